@@ -1,0 +1,135 @@
+//! What can be asked of one counter.
+
+/// One request's verb and arguments. The key travels beside it, see [`crate::Request`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Look, change nothing.
+    Read,
+    /// Add a signed delta.
+    Add(Add),
+    /// Replace the value.
+    Set(Set),
+    /// Back to zero; the counter stays. A counter that does not exist stays absent.
+    Reset(Condition),
+    /// The counter ceases to exist.
+    Delete(Condition),
+    /// Change when the counter expires, and nothing else.
+    Expire(Expire),
+    /// How many counters there are. Has no key.
+    Count,
+    /// Delete every counter. Has no key. Request ids and producer sessions are kept.
+    Clear,
+}
+
+impl Action {
+    /// Whether the action could change anything.
+    pub fn is_write(&self) -> bool {
+        !matches!(self, Action::Read | Action::Count)
+    }
+
+    /// Whether the action is about all counters instead of one.
+    pub fn is_global(&self) -> bool {
+        matches!(self, Action::Count | Action::Clear)
+    }
+}
+
+/// An addition with everything that may guard it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Add {
+    /// What to add; negative to subtract.
+    pub delta: i64,
+    /// The result must not be below this.
+    pub min: i64,
+    /// The result must not be above this.
+    pub max: i64,
+    /// Take as much as the bounds leave instead of refusing.
+    pub saturate: bool,
+    /// What happens to the expiry if the addition is accepted.
+    pub expiry: Expiry,
+    /// What must hold of the counter first.
+    pub condition: Condition,
+}
+
+impl Add {
+    /// An addition without any guard.
+    pub const fn plain(delta: i64) -> Add {
+        Add { delta, min: i64::MIN, max: i64::MAX, saturate: false, expiry: Expiry::Keep, condition: Condition::Always }
+    }
+}
+
+/// A replacement of the value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Set {
+    /// The new value.
+    pub value: i64,
+    /// What happens to the expiry.
+    pub expiry: Expiry,
+    /// What must hold of the counter first.
+    pub condition: Condition,
+}
+
+/// A change of the expiry alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expire {
+    /// The new expiry.
+    pub expiry: Expiry,
+    /// Compared with the expiry the counter has.
+    pub when: ExpireWhen,
+}
+
+/// What must hold of the counter before a change is considered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// Nothing.
+    Always,
+    /// It exists.
+    Exists,
+    /// It does not exist.
+    Absent,
+    /// It has this version; 0 stands for "does not exist".
+    Version(u64),
+    /// It is this very life of the counter at this version.
+    Tag {
+        /// Sequence at its creation.
+        birth: u64,
+        /// Version within that life.
+        version: u64,
+    },
+}
+
+/// What an accepted change does to the expiry. Relative forms count from the entry time, and are kept relative
+/// so that a retry is recognized as the same request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expiry {
+    /// Leave it.
+    Keep,
+    /// The counter no longer expires.
+    Clear,
+    /// Expire so many milliseconds after the entry time.
+    In(u64),
+    /// Expire at this UTC millisecond; in the past: at once.
+    At(u64),
+    /// As `In`, only if the counter has no expiry yet.
+    InIfNone(u64),
+    /// As `At`, only if the counter has no expiry yet.
+    AtIfNone(u64),
+}
+
+/// Redis's conditions of EXPIRE. A counter without expiry counts as expiring infinitely late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpireWhen {
+    /// Unconditionally.
+    Always,
+    /// It has no expiry.
+    None,
+    /// It has one.
+    Some,
+    /// The new one is later.
+    Later,
+    /// The new one is earlier.
+    Earlier,
+    /// NX/XX with GT/LT as Redis combines them: it has one and the new one is later.
+    SomeAndLater,
+    /// It has one and the new one is earlier.
+    SomeAndEarlier,
+}

@@ -1,0 +1,189 @@
+//! Many requests that travel together.
+//!
+//! A front decodes everything a socket has into one batch and hands it over once. Keys and ids lie in one byte
+//! buffer that is reused from batch to batch, so a request costs no allocation.
+
+use crate::action::Action;
+use crate::cell::Cell;
+use crate::identity::Outcome;
+use crate::refusal::Refusal;
+
+/// A place in the batch's bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    start: u32,
+    length: u16,
+}
+
+impl Span {
+    /// Whether nothing is there.
+    pub fn is_empty(self) -> bool {
+        self.length == 0
+    }
+}
+
+/// A request id as the caller gave it, and which item of a batch under that id this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestId {
+    /// Where the bytes lie.
+    pub span: Span,
+    /// Index of the item, 0 for a request of its own.
+    pub index: u32,
+}
+
+/// One request.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// Which counter; empty for global actions.
+    pub key: Span,
+    /// What is asked.
+    pub action: Action,
+    /// The caller's name for this request, if retries must be recognized.
+    pub id: Option<RequestId>,
+}
+
+/// Requests `start..end` of the batch belong together.
+#[derive(Clone, Copy, Debug)]
+pub struct Group {
+    /// First request.
+    pub start: usize,
+    /// One past the last request.
+    pub end: usize,
+    /// How they belong together.
+    pub kind: GroupKind,
+}
+
+/// How the requests of a group belong together.
+#[derive(Clone, Copy, Debug)]
+pub enum GroupKind {
+    /// All or none.
+    Atomic,
+    /// All or none, once per (producer, epoch, sequence).
+    Session {
+        /// Where the producer's name lies.
+        producer: Span,
+        /// The producer's incarnation; a higher one fences the lower.
+        epoch: u64,
+        /// The producer's own numbering, from 1.
+        sequence: u64,
+    },
+}
+
+/// What one caller is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// Why it was refused, if it was.
+    pub refusal: Option<Refusal>,
+    /// This is the first outcome again, not a new change.
+    pub duplicate: bool,
+    /// Whether the counter existed before.
+    pub existed: bool,
+    /// Whether it exists now.
+    pub exists: bool,
+    /// The value before.
+    pub previous: i64,
+    /// By how much the value changed.
+    pub applied: i64,
+    /// The counter after; [`Cell::ABSENT`] where there is none. A counter that a past expiry ended at once is
+    /// shown as it died, with `exists` false. For `Count` the number is the value; for a
+    /// session group the last sequence is the version.
+    pub cell: Cell,
+}
+
+impl Reply {
+    /// The state and nothing done to it.
+    pub fn state(live: Option<Cell>) -> Reply {
+        let cell = live.unwrap_or(Cell::ABSENT);
+        Reply {
+            refusal: None,
+            duplicate: false,
+            existed: live.is_some(),
+            exists: live.is_some(),
+            previous: cell.value,
+            applied: 0,
+            cell,
+        }
+    }
+
+    /// The first outcome of a request, told again.
+    pub fn replay(outcome: &Outcome) -> Reply {
+        Reply {
+            refusal: outcome.refusal,
+            duplicate: true,
+            existed: outcome.existed,
+            exists: outcome.exists,
+            previous: outcome.previous,
+            applied: outcome.value.saturating_sub(outcome.previous),
+            cell: Cell { value: outcome.value, version: outcome.version, birth: outcome.birth, ..Cell::ABSENT },
+        }
+    }
+}
+
+/// Requests with their bytes, their groups and, once executed, their replies in the same order.
+#[derive(Debug, Default)]
+pub struct Batch {
+    bytes: Vec<u8>,
+    /// The requests, in command order.
+    pub requests: Vec<Request>,
+    /// Groups in ascending order, not overlapping. Requests outside any group stand alone.
+    pub groups: Vec<Group>,
+    /// One reply per request once the batch has run.
+    pub replies: Vec<Reply>,
+}
+
+impl Batch {
+    /// Empties it and keeps the memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.requests.clear();
+        self.groups.clear();
+        self.replies.clear();
+    }
+
+    /// How many bytes of keys and ids it holds, for limits.
+    pub fn bytes_len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Keeps bytes that a request will point to.
+    pub fn intern(&mut self, bytes: &[u8]) -> Span {
+        debug_assert!(bytes.len() <= usize::from(u16::MAX) && self.bytes.len() < u32::MAX as usize);
+        let start = self.bytes.len() as u32;
+        self.bytes.extend_from_slice(bytes);
+        Span { start, length: bytes.len() as u16 }
+    }
+
+    /// The bytes of a span of this batch.
+    #[inline]
+    pub fn bytes(&self, span: Span) -> &[u8] {
+        &self.bytes[span.start as usize..span.start as usize + usize::from(span.length)]
+    }
+
+    /// Adds a request without id. Returns its index.
+    #[inline]
+    pub fn push(&mut self, key: &[u8], action: Action) -> usize {
+        let key = self.intern(key);
+        self.requests.push(Request { key, action, id: None });
+        self.requests.len() - 1
+    }
+
+    /// Adds a request under an id; `index` tells items under one id apart.
+    pub fn push_with_id(&mut self, key: &[u8], action: Action, id: &[u8], index: u32) -> usize {
+        let key = self.intern(key);
+        let span = self.intern(id);
+        self.requests.push(Request { key, action, id: Some(RequestId { span, index }) });
+        self.requests.len() - 1
+    }
+
+    /// Binds the requests from `start` to the last one together.
+    pub fn group(&mut self, start: usize, kind: GroupKind) {
+        let end = self.requests.len();
+        self.groups.push(Group { start, end, kind });
+    }
+
+    /// The key of a request.
+    #[inline]
+    pub fn key(&self, index: usize) -> &[u8] {
+        self.bytes(self.requests[index].key)
+    }
+}

@@ -1,0 +1,187 @@
+//! Policies: limits by key pattern. They are data, changed at run time; the most specific pattern wins.
+//!
+//! A pattern is a key in which `*` stands for any bytes and `?` for one byte. More specific means: no wildcard
+//! at all, else more literal bytes, else fewer `*`, else the smaller pattern, so that the order is total and
+//! the same everywhere.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What holds for the counters a pattern matches.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// No change may bring the value below this.
+    pub min: Option<i64>,
+    /// No change may bring the value above this.
+    pub max: Option<i64>,
+    /// Additions take what the bounds leave, without asking for it in each call.
+    pub saturate: bool,
+    /// A counter born under this policy expires so long after its birth, unless the call says otherwise.
+    pub ttl_ms: Option<u64>,
+    /// Writes are refused, reads are served.
+    pub disabled: bool,
+}
+
+/// A policy in the form the rules use: no options left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Lowest value, `i64::MIN` for none.
+    pub floor: i64,
+    /// Highest value, `i64::MAX` for none.
+    pub ceiling: i64,
+    /// See [`Policy::saturate`].
+    pub saturate: bool,
+    /// See [`Policy::ttl_ms`]; 0 for none.
+    pub ttl_ms: u64,
+    /// See [`Policy::disabled`].
+    pub disabled: bool,
+}
+
+impl Limits {
+    /// What holds where no policy matches.
+    pub const NONE: Limits =
+        Limits { floor: i64::MIN, ceiling: i64::MAX, saturate: false, ttl_ms: 0, disabled: false };
+}
+
+impl From<&Policy> for Limits {
+    fn from(policy: &Policy) -> Limits {
+        Limits {
+            floor: policy.min.unwrap_or(i64::MIN),
+            ceiling: policy.max.unwrap_or(i64::MAX),
+            saturate: policy.saturate,
+            ttl_ms: policy.ttl_ms.unwrap_or(0),
+            disabled: policy.disabled,
+        }
+    }
+}
+
+/// All policies, ready to be asked for a key. Cheap to share, replaced as a whole when one changes.
+#[derive(Clone, Debug, Default)]
+pub struct Policies {
+    by_pattern: BTreeMap<Vec<u8>, Policy>,
+    /// Most specific first; what `limits` walks.
+    ranked: Arc<Vec<(Vec<u8>, Limits)>>,
+}
+
+/// The most policies one node keeps. Every write under policies walks this list, so it is short.
+pub const POLICIES_MAX: usize = 1024;
+
+impl Policies {
+    /// Whether there is none, the common case that costs nothing per request.
+    pub fn is_empty(&self) -> bool {
+        self.by_pattern.is_empty()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.by_pattern.len()
+    }
+
+    /// What holds for `key`.
+    pub fn limits(&self, key: &[u8]) -> Limits {
+        match self.ranked.iter().find(|(pattern, _)| matches(pattern, key)) {
+            Some((_, limits)) => *limits,
+            None => Limits::NONE,
+        }
+    }
+
+    /// The policy stored for exactly this pattern.
+    pub fn get(&self, pattern: &[u8]) -> Option<&Policy> {
+        self.by_pattern.get(pattern)
+    }
+
+    /// All of them in the order of their patterns.
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &Policy)> {
+        self.by_pattern.iter().map(|(pattern, policy)| (pattern.as_slice(), policy))
+    }
+
+    /// Stores a policy for a pattern, or removes it. Returns whether anything was there before.
+    pub fn set(&mut self, pattern: &[u8], policy: Option<Policy>) -> bool {
+        let before = match policy {
+            Some(policy) => self.by_pattern.insert(pattern.to_vec(), policy),
+            None => self.by_pattern.remove(pattern),
+        };
+        let mut ranked: Vec<(Vec<u8>, Limits)> =
+            self.by_pattern.iter().map(|(pattern, policy)| (pattern.clone(), Limits::from(policy))).collect();
+        ranked.sort_by_cached_key(|(pattern, _)| specificity(pattern));
+        self.ranked = Arc::new(ranked);
+        before.is_some()
+    }
+}
+
+fn specificity(pattern: &[u8]) -> (bool, Reverse<usize>, usize, Vec<u8>) {
+    let stars = pattern.iter().filter(|byte| **byte == b'*').count();
+    let any = pattern.iter().filter(|byte| **byte == b'?').count();
+    (stars + any > 0, Reverse(pattern.len() - stars - any), stars, pattern.to_vec())
+}
+
+/// Whether `key` matches `pattern`. Goes back to the last `*` only, so the time is at most the product of the
+/// two lengths, whatever the pattern.
+pub fn matches(pattern: &[u8], key: &[u8]) -> bool {
+    let (mut p, mut k) = (0, 0);
+    let mut retry: Option<(usize, usize)> = None;
+    while k < key.len() {
+        match pattern.get(p) {
+            Some(b'*') => {
+                retry = Some((p + 1, k));
+                p += 1;
+            }
+            Some(byte) if *byte == b'?' || *byte == key[k] => {
+                p += 1;
+                k += 1;
+            }
+            _ => match retry {
+                Some((after_star, from)) => {
+                    retry = Some((after_star, from + 1));
+                    (p, k) = (after_star, from + 1);
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[p..].iter().all(|byte| *byte == b'*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Limits, Policies, Policy, matches};
+
+    #[test]
+    fn patterns() {
+        for (pattern, key, expected) in [
+            ("", "", true),
+            ("a", "a", true),
+            ("a", "b", false),
+            ("*", "", true),
+            ("*", "anything", true),
+            ("a*", "a", true),
+            ("a*c", "abbbc", true),
+            ("a*c", "abbb", false),
+            ("a?c", "abc", true),
+            ("a?c", "ac", false),
+            ("*:like:*", "post:7:like:2026", true),
+            ("a*b*c*d", "axxbyyczzd", true),
+            ("a*b*c*d", "axxbyyczz", false),
+            ("**", "x", true),
+            ("*a*a*a*a*a*a*a*b", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", false),
+        ] {
+            assert_eq!(matches(pattern.as_bytes(), key.as_bytes()), expected, "{pattern} on {key}");
+        }
+    }
+
+    #[test]
+    fn the_most_specific_wins() {
+        let mut policies = Policies::default();
+        let capped = |max| Some(Policy { max: Some(max), ..Policy::default() });
+        assert_eq!(policies.limits(b"stock:7"), Limits::NONE);
+        for (pattern, max) in [("*", 1), ("stock:*", 2), ("stock:7", 3), ("stock:??", 4), ("*:7", 5), ("s*k:*", 6)] {
+            assert!(!policies.set(pattern.as_bytes(), capped(max)));
+        }
+        for (key, max) in [("other", 1), ("stock:777", 2), ("stock:7", 3), ("stock:77", 4), ("view:7", 5), ("sk:", 6)] {
+            assert_eq!(policies.limits(key.as_bytes()).ceiling, max, "{key}");
+        }
+        assert!(policies.set(b"stock:7", None));
+        assert_eq!(policies.limits(b"stock:7").ceiling, 2);
+    }
+}

@@ -1,0 +1,96 @@
+//! The closed list of reasons for which counting says no.
+//!
+//! How a refusal looks on a protocol is the wire's business; whether it is remembered under a request id is a
+//! rule of counting and stands here.
+
+/// Why a request was refused. The numbers are stored on disk: add at the end, never renumber.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Refusal {
+    /// The result does not fit 64 bits.
+    Overflow = 1,
+    /// The result would be below the floor of the call or of the policy.
+    BelowFloor = 2,
+    /// The result would be above the ceiling of the call or of the policy.
+    AboveCeiling = 3,
+    /// The condition on existence, version or expiry does not hold.
+    ConditionUnmet = 4,
+    /// The policy disables writes to this counter.
+    Disabled = 5,
+    /// Another item of the same all-or-none group was refused.
+    GroupAborted = 6,
+    /// This request id was used for another request.
+    IdReused = 7,
+    /// The producer has moved on to a higher epoch.
+    Fenced = 8,
+    /// There is no room for another producer session.
+    TooManyProducers = 9,
+}
+
+impl Refusal {
+    /// Every refusal, for tables and tests.
+    pub const ALL: [Refusal; 9] = [
+        Refusal::Overflow,
+        Refusal::BelowFloor,
+        Refusal::AboveCeiling,
+        Refusal::ConditionUnmet,
+        Refusal::Disabled,
+        Refusal::GroupAborted,
+        Refusal::IdReused,
+        Refusal::Fenced,
+        Refusal::TooManyProducers,
+    ];
+
+    /// The stored number.
+    pub fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// From the stored number.
+    pub fn from_number(number: u8) -> Option<Refusal> {
+        Self::ALL.get(usize::from(number).checked_sub(1)?).copied()
+    }
+
+    /// A stable word for programs.
+    pub fn code(self) -> &'static str {
+        match self {
+            Refusal::Overflow => "overflow",
+            Refusal::BelowFloor => "below-floor",
+            Refusal::AboveCeiling => "above-ceiling",
+            Refusal::ConditionUnmet => "condition-unmet",
+            Refusal::Disabled => "disabled",
+            Refusal::GroupAborted => "group-aborted",
+            Refusal::IdReused => "id-reused",
+            Refusal::Fenced => "fenced",
+            Refusal::TooManyProducers => "too-many-producers",
+        }
+    }
+
+    /// Whether a retry under the same request id gets the same refusal for as long as the id is remembered.
+    /// A decision about the counter is final; a state of the service or of the id itself is not.
+    pub fn is_remembered(self) -> bool {
+        match self {
+            Refusal::Overflow
+            | Refusal::BelowFloor
+            | Refusal::AboveCeiling
+            | Refusal::ConditionUnmet
+            | Refusal::GroupAborted => true,
+            Refusal::Disabled | Refusal::IdReused | Refusal::Fenced | Refusal::TooManyProducers => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Refusal;
+
+    #[test]
+    fn numbers_are_stable_and_complete() {
+        for (index, refusal) in Refusal::ALL.into_iter().enumerate() {
+            assert_eq!(refusal.number() as usize, index + 1);
+            assert_eq!(Refusal::from_number(refusal.number()), Some(refusal));
+        }
+        assert_eq!(Refusal::from_number(0), None);
+        assert_eq!(Refusal::from_number(200), None);
+    }
+}

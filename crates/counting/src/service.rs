@@ -1,0 +1,79 @@
+//! The seam between every front and every deployment.
+//!
+//! A front (RESP, HTTP, a library user) builds a [`Batch`] and calls [`Counters::execute`]. What runs inline
+//! stays inline; what must wait (a counter that lies on disk, another node) comes back as
+//! [`Execution::Pending`] and is finished elsewhere.
+
+use crate::batch::Batch;
+use crate::policy::{Policies, Policy};
+
+/// How a batch went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Execution {
+    /// Every reply is in the batch. They may be sent once the log is durable up to `offset`.
+    Done {
+        /// What the replies reveal is durable when the log is durable up to here.
+        offset: u64,
+    },
+    /// Something must be fetched first; nothing was changed. Hand the batch to [`Counters::finish`].
+    Pending,
+}
+
+/// Why the service cannot answer at all. Never remembered under a request id; the caller may retry.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unavailable {
+    /// The disk is full; nothing was changed.
+    #[error("the disk is full: {0}; nothing was changed, free some space and retry")]
+    Full(String),
+    /// A write or sync failed earlier. What was acknowledged is safe; this request's outcome is unknown until
+    /// a restart has read the log.
+    #[error("the log failed and the server must be restarted: {0}; outcome unknown, retry with the same request id")]
+    Failed(String),
+    /// More work than can be queued.
+    #[error("overloaded, nothing was changed: {0}; retry later")]
+    Busy(String),
+    /// The request asks for something that is too large or that this deployment does not do.
+    #[error("{0}")]
+    Unsupported(String),
+}
+
+/// Called once with the batch and the offset its replies reveal.
+pub type Finished = Box<dyn FnOnce(Batch, Result<u64, Unavailable>) + Send>;
+
+/// One page of a scan over all keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScanPage {
+    /// Keys of this page; a key may come more than once over a whole scan.
+    pub keys: Vec<Vec<u8>>,
+    /// Where to go on; 0 when the scan is complete.
+    pub cursor: u64,
+}
+
+/// What every deployment offers.
+pub trait Counters: Send + Sync {
+    /// Runs the batch if everything it needs is at hand.
+    fn execute(&self, batch: &mut Batch, now_ms: u64) -> Result<Execution, Unavailable>;
+
+    /// Finishes a batch that was [`Execution::Pending`], on another thread.
+    fn finish(&self, batch: Batch, now_ms: u64, finished: Finished);
+
+    /// Makes sure that everything up to `offset` may be revealed, as the durability mode demands. Blocks.
+    fn settle(&self, offset: u64) -> Result<(), Unavailable>;
+
+    /// The same without blocking: calls back, at once where nothing is to wait for.
+    fn when_settled(&self, offset: u64, settled: Box<dyn FnOnce(Result<(), Unavailable>) + Send>);
+
+    /// All policies.
+    fn policies(&self) -> Policies;
+
+    /// Stores or removes a policy; durable and in force when it returns. Returns whether one was there before.
+    /// Blocks.
+    fn set_policy(&self, pattern: &[u8], policy: Option<Policy>, now_ms: u64) -> Result<bool, Unavailable>;
+
+    /// Walks over all keys: about `count` keys a call, starting with cursor 0. A key that exists during the
+    /// whole walk is returned at least once. Blocks.
+    fn scan(&self, cursor: u64, count: usize, now_ms: u64) -> Result<ScanPage, Unavailable>;
+
+    /// Facts about the running service, by name, for INFO and /metrics.
+    fn facts(&self) -> Vec<(&'static str, u64)>;
+}

@@ -1,0 +1,231 @@
+//! Checkpoints: a partition as it was at one sequence, written to the cold store as a whole.
+//!
+//! The cut itself is a moment under the partition's lock: the dirty flag in use is exchanged for the other one.
+//! Cells that carry the old flag belong to the cut; they are collected chunk by chunk while the partition goes
+//! on serving, and one that is changed before it was collected leaves its pre-image. Only when the log is
+//! durable up to the cut does anything reach the cold store: first the request ids, then, as the one atomic
+//! write that makes the checkpoint true, the cells with the totals and the sequence.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use quipu_counting::{Cell, NEVER, Remembered};
+use quipu_store::cold::{ColdError, Rows};
+use quipu_wire::entry;
+
+use crate::engine::Engine;
+use crate::ids::{Slice, stored_tag};
+use crate::partition::CutPhase;
+use crate::rows::{self, Cut};
+
+/// What is taken down at the moment of the cut.
+struct Begun {
+    cut: Cut,
+    generation: u32,
+    /// Request ids remembered since the last cut.
+    ids: Vec<Remembered>,
+    /// Producers whose session is in it, marked as changed again if the checkpoint fails.
+    producers: Vec<Box<[u8]>>,
+    /// Everything but the cells.
+    rows: Rows,
+}
+
+impl Engine {
+    /// Checkpoints one partition. Everything stays as it was if it fails, and can be tried again.
+    pub fn checkpoint(&self, partition: u16) -> Result<(), ColdError> {
+        let mut cuts = self.cuts.lock();
+        let result = self.checkpoint_alone(partition, &mut cuts);
+        match &result {
+            Ok(()) => self.counts.checkpoints.add(1),
+            Err(_) => self.counts.checkpoint_failures.add(1),
+        }
+        result
+    }
+
+    fn checkpoint_alone(&self, partition: u16, cuts: &mut [u64]) -> Result<(), ColdError> {
+        let Begun { cut, generation, ids, producers, rows } = self.begin_cut(partition)?;
+        let written = self.collect(partition, rows).and_then(|rows| match rows {
+            Some(rows) => self.write_cut(partition, generation, &cut, &ids, rows).map(|()| true),
+            None => Ok(false),
+        });
+        let durable = matches!(written, Ok(true));
+        self.end_cut(partition, durable, &producers);
+        if durable {
+            self.drop_earlier_lives(partition, generation)?;
+            cuts[usize::from(partition)] = cut.offset;
+            let oldest = cuts.iter().copied().min().unwrap_or(0);
+            self.oldest_cut.store(oldest, Ordering::Release);
+            self.log.free_below(oldest).map_err(|error| ColdError::Refused(error.to_string()))?;
+        }
+        written.map(|_| ())
+    }
+
+    fn begin_cut(&self, partition: u16) -> Result<Begun, ColdError> {
+        let mut held = self.partitions[usize::from(partition)].lock();
+        let cut = Cut {
+            sequence: held.sequence,
+            time_ms: held.time_ms,
+            // Every record of this partition so far ends at or before this.
+            offset: self.log.end(),
+            count: held.count,
+            ledger: held.ledger,
+        };
+        let mut rows = Rows::new();
+        rows.push(rows::CUT_KEY, Some(&cut.encode()))?;
+        if partition == 0 {
+            rows.push(rows::POLICIES_KEY, Some(&rows::encode_policies(&self.policies.read())))?;
+        }
+        let mut producers = Vec::new();
+        for (producer, (session, dirty)) in &mut held.sessions {
+            if std::mem::take(dirty) {
+                producers.push(producer.clone());
+                let mut value = Vec::new();
+                entry::put_session_value(&mut value, session);
+                rows.push(&rows::session_key(producer), Some(&value))?;
+            }
+        }
+        for row in std::mem::take(&mut held.due_rows) {
+            rows.push(&row, None)?;
+        }
+        held.begin_cut();
+        Ok(Begun { cut, generation: held.generation, ids: held.ids.begin_cut(), producers, rows })
+    }
+
+    /// The cells of the cut; `None` when all counters were deleted meanwhile.
+    fn collect(&self, partition: u16, mut rows: Rows) -> Result<Option<Rows>, ColdError> {
+        let lock = || self.partitions[usize::from(partition)].lock();
+        let mut row = CellRow::default();
+        let mut failed = Ok(());
+        let mut push = |key: &[u8], cell: Option<Cell>, rows: &mut Rows| {
+            if failed.is_ok() {
+                failed = row.push(key, cell, rows);
+            }
+        };
+        let mut chunk = 0;
+        loop {
+            let mut held = lock();
+            if matches!(held.cut, CutPhase::Overtaken) {
+                return Ok(None);
+            }
+            if chunk >= held.table.chunk_count() {
+                let phase = std::mem::replace(&mut held.cut, CutPhase::Writing);
+                drop(held);
+                if let CutPhase::Collecting(before_images) = phase {
+                    for (key, cell) in before_images {
+                        push(&key, cell, &mut rows);
+                    }
+                }
+                break;
+            }
+            held.collect(chunk, |key, cell| push(key, cell, &mut rows));
+            chunk += 1;
+        }
+        failed?;
+        rows.sort();
+        Ok(Some(rows))
+    }
+
+    fn write_cut(
+        &self,
+        partition: u16,
+        generation: u32,
+        cut: &Cut,
+        ids: &[Remembered],
+        rows: Rows,
+    ) -> Result<(), ColdError> {
+        // Write-ahead: nothing reaches the cold store that the log could still lose.
+        self.log.commit(cut.offset).map_err(|error| ColdError::Refused(error.to_string()))?;
+        for (slice, rows) in id_rows(partition, cut.sequence, ids, self.id_window_ms)? {
+            self.cold.write(&slice.space(), &rows)?;
+        }
+        self.cold.write(&rows::partition_space(partition, generation), &rows)?;
+        self.counts.checkpoint_rows.add(rows.len() as u64);
+        Ok(())
+    }
+
+    fn end_cut(&self, partition: u16, durable: bool, producers: &[Box<[u8]>]) {
+        let lock = || self.partitions[usize::from(partition)].lock();
+        {
+            let mut held = lock();
+            held.cut = CutPhase::Completing;
+            if durable {
+                held.ids.end_cut(self.id_window_ms);
+                held.checkpoints += 1;
+            } else {
+                held.ids.abort_cut();
+                for producer in producers {
+                    if let Some((_, dirty)) = held.sessions.get_mut(producer) {
+                        *dirty = true;
+                    }
+                }
+            }
+        }
+        let mut chunk = 0;
+        loop {
+            let mut held = lock();
+            if chunk >= held.table.chunk_count() {
+                held.cut = CutPhase::None;
+                held.make_room(self.partition_budget_bytes);
+                return;
+            }
+            held.complete_chunk(chunk, durable);
+            chunk += 1;
+        }
+    }
+
+    fn drop_earlier_lives(&self, partition: u16, generation: u32) -> Result<(), ColdError> {
+        for space in self.cold.spaces()? {
+            if rows::parse_partition_space(&space).is_some_and(|(of, life)| of == partition && life < generation) {
+                self.cold.drop_space(&space)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Buffers of the row being written.
+#[derive(Default)]
+struct CellRow {
+    key: Vec<u8>,
+    value: Vec<u8>,
+}
+
+impl CellRow {
+    fn push(&mut self, key: &[u8], cell: Option<Cell>, rows: &mut Rows) -> Result<(), ColdError> {
+        self.key.clear();
+        rows::put_cell_key(&mut self.key, key);
+        let Some(cell) = cell else { return rows.push(&self.key, None) };
+        self.value.clear();
+        entry::put_cell(&mut self.value, &cell);
+        rows.push(&self.key, Some(&self.value))?;
+        if cell.expires_at_ms != NEVER {
+            rows.push(&rows::expiry_key(cell.expires_at_ms, key), Some(&[]))?;
+        }
+        Ok(())
+    }
+}
+
+/// The rows of the ids of a cut, by slice of time, with their tags.
+fn id_rows(
+    partition: u16,
+    sequence: u64,
+    ids: &[Remembered],
+    window_ms: u64,
+) -> Result<Vec<(Slice, Rows)>, ColdError> {
+    let mut slices: BTreeMap<Slice, (Rows, Vec<u8>)> = BTreeMap::new();
+    let mut value = Vec::new();
+    for remembered in ids {
+        let (rows, tags) = slices.entry(Slice::of(remembered.at_ms, window_ms)).or_default();
+        value.clear();
+        entry::put_remembered_value(&mut value, remembered);
+        rows.push(&rows::id_key(partition, remembered.identity), Some(&value))?;
+        tags.extend_from_slice(&stored_tag(remembered.identity).to_le_bytes());
+    }
+    let mut done = Vec::with_capacity(slices.len());
+    for (slice, (mut rows, tags)) in slices {
+        rows.push(&rows::tags_key(partition, sequence), Some(&tags))?;
+        rows.sort();
+        done.push((slice, rows));
+    }
+    Ok(done)
+}

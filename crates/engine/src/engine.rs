@@ -1,0 +1,352 @@
+//! The engine: partitions over one log and one cold store.
+//!
+//! [`Engine::open`] is the way in for everybody; [`Engine::open_on`] takes the disk and the cold store as
+//! arguments and starts no thread, which is how simulations drive it step by step.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use parking_lot::{Mutex, RwLock};
+use quipu_counting::service::{Finished, ScanPage};
+use quipu_counting::slot::PARTITIONS_MAX;
+use quipu_counting::{Batch, Counters, Execution, IdentityKey, Policies, Policy, Unavailable};
+use quipu_store::cold::{ColdError, ColdOptions, ColdStore, LsmStore};
+use quipu_store::{Disk, Durability, Log, LogError, RealDisk, spawn_syncer};
+use quipu_wire::entry;
+
+use crate::execute::{Attempt, unavailable};
+use crate::fetch::Fetched;
+use crate::folder::{Folder, Meta};
+use crate::keeper::Keeper;
+use crate::options::{MEMORY_BYTES_MIN, OpenError, Options};
+use crate::partition::Partition;
+use crate::pool::Pool;
+use crate::scan::Scans;
+use crate::tend::Chores;
+
+/// Counters of one machine, in memory and on disk.
+pub struct Engine {
+    pub(crate) partitions: Vec<Mutex<Partition>>,
+    pub(crate) log: Arc<Log>,
+    pub(crate) cold: Arc<dyn ColdStore>,
+    pub(crate) policies: RwLock<Policies>,
+    pub(crate) durability: Durability,
+    pub(crate) id_window_ms: u64,
+    pub(crate) identity_key: IdentityKey,
+    pub(crate) hash_seed: u64,
+    /// Bytes of memory a partition may use before it evicts.
+    pub(crate) partition_budget_bytes: usize,
+    pub(crate) log_tail_bytes: u64,
+    /// One checkpoint at a time; says where each partition's last cut is in the log.
+    pub(crate) cuts: Mutex<Vec<u64>>,
+    /// The smallest of those: what lies before it in the log is not needed.
+    pub(crate) oldest_cut: AtomicU64,
+    pub(crate) chores: Mutex<Chores>,
+    pub(crate) scans: Mutex<Scans>,
+    pub(crate) counts: Counts,
+    /// Why nothing more can be acknowledged.
+    failed: OnceLock<String>,
+    /// Threads; empty in a simulation.
+    pool: OnceLock<Pool>,
+    keeper: OnceLock<Keeper>,
+    syncer: Mutex<Option<quipu_store::Syncer>>,
+    /// Keeps other processes out.
+    _folder: Folder,
+}
+
+/// Writers wait when the log behind the oldest checkpoint is this many times as long as it should be.
+const TAIL_LIMIT: u64 = 4;
+
+/// A number that several threads raise.
+#[derive(Default)]
+pub struct Count(AtomicU64);
+
+impl Count {
+    /// Raises it.
+    pub fn add(&self, by: u64) {
+        self.0.fetch_add(by, Ordering::Relaxed);
+    }
+
+    /// Reads it.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What happened since the start, for INFO and metrics.
+#[derive(Default)]
+pub struct Counts {
+    /// Cells read from the cold store.
+    pub cold_reads: Count,
+    /// Request ids looked up in the cold store.
+    pub cold_id_reads: Count,
+    /// Checkpoints of partitions that became durable.
+    pub checkpoints: Count,
+    /// Checkpoints that failed.
+    pub checkpoint_failures: Count,
+    /// Rows those checkpoints wrote.
+    pub checkpoint_rows: Count,
+    /// Counters removed because they expired.
+    pub expired: Count,
+    /// Batches that had to wait for the cold store.
+    pub pending_batches: Count,
+}
+
+impl Engine {
+    /// Opens the data folder, creating it when it is missing, and starts serving: when this returns everything
+    /// that was ever acknowledged is there.
+    pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Arc<Engine>, OpenError> {
+        let path = path.as_ref();
+        let disk: Arc<dyn Disk> = Arc::new(RealDisk);
+        let cache_bytes = (options.memory_bytes / 32).clamp(8 << 20, 64 << 20);
+        let open_cold = || -> Result<Arc<dyn ColdStore>, OpenError> {
+            let options = ColdOptions { cache_bytes, ..ColdOptions::default() };
+            Ok(Arc::new(LsmStore::open(path.join("cold"), options)?))
+        };
+        let engine = Engine::open_with(disk, path, open_cold, options)?;
+        engine.start_threads()?;
+        Ok(engine)
+    }
+
+    /// Opens on a given disk and cold store, without threads: nothing happens but what is called.
+    /// [`Engine::tend`] does what the threads would do.
+    pub fn open_on(
+        disk: Arc<dyn Disk>,
+        cold: Arc<dyn ColdStore>,
+        path: &Path,
+        options: Options,
+    ) -> Result<Arc<Engine>, OpenError> {
+        Engine::open_with(disk, path, || Ok(cold), options)
+    }
+
+    fn open_with(
+        disk: Arc<dyn Disk>,
+        path: &Path,
+        open_cold: impl FnOnce() -> Result<Arc<dyn ColdStore>, OpenError>,
+        options: Options,
+    ) -> Result<Arc<Engine>, OpenError> {
+        check_options(&options)?;
+        let entropy = match options.entropy {
+            Some(entropy) => entropy,
+            None => system_entropy().map_err(|source| OpenError::Io { path: "/dev/urandom".into(), source })?,
+        };
+        let (secrets, seed) = entropy.split_at(32);
+        let (identity, node) = secrets.split_at(16);
+        let fresh = Meta {
+            partitions: options.partitions,
+            incarnation: 1,
+            identity_key: IdentityKey(array(identity)),
+            node_id: u128::from_le_bytes(array(node)),
+        };
+        let hash_seed = u64::from_le_bytes(array(seed));
+        let folder = Folder::open(&*disk, path, fresh)?;
+        let cold = open_cold()?;
+        let recovered = crate::recover::recover(disk, &folder, &*cold, &options, hash_seed)?;
+        let partition_budget_bytes = (options.memory_bytes as usize) / usize::from(folder.meta.partitions);
+        Ok(Arc::new(Engine {
+            partitions: recovered.partitions.into_iter().map(Mutex::new).collect(),
+            log: Arc::new(recovered.log),
+            cold,
+            policies: RwLock::new(recovered.policies),
+            durability: options.durability,
+            id_window_ms: options.id_window_ms,
+            identity_key: folder.meta.identity_key,
+            hash_seed,
+            partition_budget_bytes,
+            log_tail_bytes: options.log_tail_bytes,
+            oldest_cut: AtomicU64::new(recovered.cuts.iter().copied().min().unwrap_or(0)),
+            chores: Mutex::new(Chores::new(usize::from(folder.meta.partitions))),
+            cuts: Mutex::new(recovered.cuts),
+            scans: Mutex::default(),
+            counts: Counts::default(),
+            failed: OnceLock::new(),
+            pool: OnceLock::new(),
+            keeper: OnceLock::new(),
+            syncer: Mutex::new(None),
+            _folder: folder,
+        }))
+    }
+
+    fn start_threads(self: &Arc<Engine>) -> Result<(), OpenError> {
+        let spawn = |source| OpenError::Io { path: "a thread".into(), source };
+        *self.syncer.lock() = Some(spawn_syncer(&self.log, self.durability)?);
+        let _ = self.pool.set(Pool::start().map_err(spawn)?);
+        let _ = self.keeper.set(Keeper::start(Arc::downgrade(self)).map_err(spawn)?);
+        Ok(())
+    }
+
+    /// Runs a batch, fetching what it needs. Blocks while it reads from the cold store. Returns the offset its
+    /// replies reveal; pass it to [`Counters::settle`] before showing them to anybody.
+    pub fn run(&self, batch: &mut Batch, now_ms: u64) -> Result<u64, Unavailable> {
+        let mut fetched = Fetched::default();
+        loop {
+            match self.attempt(batch, now_ms, &fetched)? {
+                Attempt::Done(offset) => return Ok(offset),
+                Attempt::Missing(missing) => self.fetch(missing, &mut fetched).map_err(cold_unavailable)?,
+                Attempt::Crowded(partition) => self.relieve(partition).map_err(cold_unavailable)?,
+            }
+        }
+    }
+
+    /// Whether a partition holds so much that is not in the cold store yet, or the log behind the checkpoints
+    /// is so long, that writers must wait for a checkpoint.
+    pub(crate) fn is_crowded(&self, held: &Partition) -> bool {
+        let tail = self.log.end().saturating_sub(self.oldest_cut.load(Ordering::Acquire));
+        held.allocated_bytes() > self.partition_budget_bytes + self.partition_budget_bytes / 2
+            || tail > self.log_tail_bytes * TAIL_LIMIT
+    }
+
+    /// The log did not take what memory already shows: nothing more may be acknowledged.
+    pub(crate) fn poison(&self, error: LogError) -> Unavailable {
+        let _ = self.failed.set(error.to_string());
+        Unavailable::Failed(error.to_string())
+    }
+
+    /// Why nothing more can be acknowledged, if so. The process should say it and stop.
+    pub fn failed(&self) -> Option<String> {
+        if self.log.is_poisoned() && self.failed.get().is_none() {
+            let reason = self.log.commit(self.log.end()).err().map(|error| error.to_string());
+            let _ = self.failed.set(reason.unwrap_or_else(|| "the log failed".to_string()));
+        }
+        self.failed.get().cloned()
+    }
+
+    /// Makes everything durable and ends the threads. The engine answers nothing after this.
+    pub fn close(&self) -> Result<(), Unavailable> {
+        if let Some(keeper) = self.keeper.get() {
+            keeper.stop();
+        }
+        if let Some(pool) = self.pool.get() {
+            pool.stop();
+        }
+        let closed = self.log.commit(self.log.end()).map_err(unavailable);
+        self.syncer.lock().take();
+        closed
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if let Err(error) = self.close() {
+            tracing::error!("closing: {error}");
+        }
+    }
+}
+
+impl Counters for Engine {
+    fn execute(&self, batch: &mut Batch, now_ms: u64) -> Result<Execution, Unavailable> {
+        match self.attempt(batch, now_ms, &Fetched::default())? {
+            Attempt::Done(offset) => Ok(Execution::Done { offset }),
+            Attempt::Missing(_) | Attempt::Crowded(_) => Ok(Execution::Pending),
+        }
+    }
+
+    fn finish(&self, mut batch: Batch, now_ms: u64, finished: Finished) {
+        self.counts.pending_batches.add(1);
+        let Some(pool) = self.pool.get() else {
+            let result = self.run(&mut batch, now_ms);
+            return finished(batch, result);
+        };
+        let Some(engine) = self.keeper.get().and_then(|keeper| Weak::upgrade(keeper.engine())) else {
+            return finished(batch, Err(Unavailable::Busy("the engine is closing".to_string())));
+        };
+        pool.submit(move |admitted| {
+            let result = if admitted { engine.run(&mut batch, now_ms) } else { Err(too_many_pending()) };
+            finished(batch, result);
+        });
+    }
+
+    fn settle(&self, offset: u64) -> Result<(), Unavailable> {
+        let settled = match self.durability {
+            Durability::Sync => self.log.commit(offset),
+            // Handed to the system before the reply, so that only a power cut can take it back.
+            Durability::Interval { .. } | Durability::None => self.log.write_out(),
+        };
+        settled.map_err(|error| self.poison(error))
+    }
+
+    fn when_settled(&self, offset: u64, settled: Box<dyn FnOnce(Result<(), Unavailable>) + Send>) {
+        match self.durability {
+            Durability::Sync => {
+                self.log.when_durable(offset, Box::new(move |result| settled(result.map_err(unavailable))));
+            }
+            Durability::Interval { .. } | Durability::None => settled(self.settle(offset)),
+        }
+    }
+
+    fn policies(&self) -> Policies {
+        self.policies.read().clone()
+    }
+
+    fn set_policy(&self, pattern: &[u8], policy: Option<Policy>, now_ms: u64) -> Result<bool, Unavailable> {
+        let room = 1024 + pattern.len();
+        let appender = self.log.appender(room).map_err(unavailable)?;
+        let mut home = self.partitions[0].lock();
+        let mut policies = self.policies.write();
+        let is_new = policy.is_some() && policies.get(pattern).is_none();
+        if is_new && policies.len() >= quipu_counting::policy::POLICIES_MAX {
+            return Err(Unavailable::Unsupported(format!(
+                "there are already {} policies, the most there can be; remove one or use a wider pattern",
+                policies.len()
+            )));
+        }
+        home.begin(now_ms, appender.segment());
+        home.sequence += 1;
+        entry::put_policy(&mut home.effects, pattern, policy.as_ref());
+        let mut record = Vec::with_capacity(room);
+        entry::put_section(&mut record, home.index, home.time_ms, home.sequence, &home.effects);
+        home.effects.clear();
+        let offset = appender.append(&[&record]).map_err(|error| self.poison(error))?;
+        home.last_offset = offset;
+        let existed = policies.set(pattern, policy);
+        drop((policies, home, appender));
+        self.settle(offset)?;
+        Ok(existed)
+    }
+
+    fn scan(&self, cursor: u64, count: usize, now_ms: u64) -> Result<ScanPage, Unavailable> {
+        self.scan_page(cursor, count, now_ms)
+    }
+
+    fn facts(&self) -> Vec<(&'static str, u64)> {
+        crate::facts::facts(self)
+    }
+}
+
+pub(crate) fn cold_unavailable(error: ColdError) -> Unavailable {
+    match error {
+        ColdError::Full { .. } => Unavailable::Full(error.to_string()),
+        other => Unavailable::Failed(other.to_string()),
+    }
+}
+
+fn too_many_pending() -> Unavailable {
+    Unavailable::Busy("too many requests wait for counters on disk".to_string())
+}
+
+fn check_options(options: &Options) -> Result<(), OpenError> {
+    let refuse = |what: String| Err(OpenError::Options(what));
+    if !options.partitions.is_power_of_two() || options.partitions > PARTITIONS_MAX {
+        return refuse(format!("partitions is {}; use a power of two up to {PARTITIONS_MAX}", options.partitions));
+    }
+    if options.memory_bytes < MEMORY_BYTES_MIN {
+        return refuse(format!("memory is {} bytes; use at least {MEMORY_BYTES_MIN}", options.memory_bytes));
+    }
+    if options.id_window_ms < 1_000 {
+        return refuse(format!("the window of request ids is {} ms; use at least 1 s", options.id_window_ms));
+    }
+    Ok(())
+}
+
+fn system_entropy() -> std::io::Result<[u8; 40]> {
+    let mut bytes = [0; 40];
+    std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
+    Ok(bytes)
+}
+
+fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    let mut array = [0; N];
+    array.copy_from_slice(bytes);
+    array
+}

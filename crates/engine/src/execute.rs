@@ -1,0 +1,476 @@
+//! The path of a batch through the engine.
+//!
+//! 1. Every key gets its place: partition and hash.
+//! 2. All touched partitions are locked in ascending order, slots and records are prefetched.
+//! 3. What is not in memory is collected; if there is any, nothing runs: the caller fetches it first.
+//! 4. Requests are decided and carried out in command order.
+//! 5. The effects of all partitions become one record of the log, appended under the same locks.
+//!
+//! Nothing here waits for a disk.
+
+use std::cell::RefCell;
+
+use parking_lot::MutexGuard;
+use quipu_counting::identity::{fingerprint, group_fingerprint};
+use quipu_counting::rules::GroupItem;
+use quipu_counting::session::{SESSIONS_PER_PARTITION_MAX, admit};
+use quipu_counting::slot::{partition, slot};
+use quipu_counting::{
+    Action, Batch, Cell, Group, GroupKind, Identity, Limits, Outcome, Policies, Refusal, Remembered, Reply, Session,
+    SessionVerdict, Unavailable, decide, decide_group,
+};
+use quipu_store::{Appender, LogError};
+use quipu_wire::entry;
+use smallvec::SmallVec;
+
+use crate::engine::Engine;
+use crate::fetch::{Fetched, Missing};
+use crate::ids::Known;
+use crate::partition::{Partition, hash};
+use crate::record::Flags;
+
+/// Requests in one batch. The fronts cut far earlier; this bounds the size of a log record and the time locks
+/// are held.
+pub const REQUESTS_PER_BATCH_MAX: usize = 65_536;
+/// Room in the log for a batch beside its requests: section headers and a producer session.
+const RECORD_BASE_BYTES: usize = 1024;
+
+/// How an attempt to run a batch went.
+pub enum Attempt {
+    /// It ran; its replies reveal the log up to this offset.
+    Done(u64),
+    /// It did not run: this must be fetched first.
+    Missing(Missing),
+    /// It did not run: this partition has too much that is not yet in the cold store.
+    Crowded(u16),
+}
+
+/// Where a request's counter lives.
+#[derive(Clone, Copy)]
+struct Place {
+    partition: u16,
+    hash: u32,
+    /// Identity of the request id, 0 without one.
+    identity: Identity,
+}
+
+/// Buffers that a thread reuses from batch to batch.
+#[derive(Default)]
+struct Scratch {
+    places: Vec<Place>,
+    record: Vec<u8>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
+}
+
+type Guards<'a> = SmallVec<[Option<MutexGuard<'a, Partition>>; 16]>;
+
+impl Engine {
+    /// Runs the batch if everything it needs is in memory or in `fetched`.
+    pub(crate) fn attempt(&self, batch: &mut Batch, now_ms: u64, fetched: &Fetched) -> Result<Attempt, Unavailable> {
+        if batch.requests.len() > REQUESTS_PER_BATCH_MAX {
+            let count = batch.requests.len();
+            return Err(Unavailable::Unsupported(format!(
+                "{count} requests in one batch; the limit is {REQUESTS_PER_BATCH_MAX}, send several"
+            )));
+        }
+        SCRATCH.with_borrow_mut(|scratch| {
+            let attempt = self.attempt_with(batch, now_ms, fetched, scratch);
+            scratch.record.clear();
+            scratch.record.shrink_to(1 << 20);
+            attempt
+        })
+    }
+
+    fn attempt_with(
+        &self,
+        batch: &mut Batch,
+        now_ms: u64,
+        fetched: &Fetched,
+        scratch: &mut Scratch,
+    ) -> Result<Attempt, Unavailable> {
+        let writes = batch.requests.iter().any(|request| request.action.is_write());
+        let appender = match writes {
+            true => Some(self.log.appender(self.record_bytes(batch)).map_err(unavailable)?),
+            false => None,
+        };
+        self.find_places(batch, &mut scratch.places);
+        let mut guards = self.lock_touched(batch, &scratch.places);
+        if let Some(crowded) = guards.iter().flatten().find(|held| writes && self.is_crowded(held)) {
+            return Ok(Attempt::Crowded(crowded.index));
+        }
+        prefetch(&guards, &scratch.places);
+        if let Some(missing) = find_missing(batch, &scratch.places, &guards, fetched) {
+            return Ok(Attempt::Missing(missing));
+        }
+        let segment = appender.as_ref().map(Appender::segment);
+        for held in guards.iter_mut().flatten() {
+            match segment {
+                Some(segment) => held.begin(now_ms, segment),
+                None => held.time_ms = held.time_ms.max(now_ms),
+            }
+        }
+        let policies = self.policies.read();
+        let mut run = Run { guards: &mut guards, places: &scratch.places, fetched, policies: &policies, engine: self };
+        run.all(batch);
+        drop(policies);
+        let offset = match appender {
+            Some(appender) => {
+                let offset = append(&appender, &mut guards, &mut scratch.record).map_err(|error| self.poison(error))?;
+                drop(guards);
+                drop(appender);
+                self.log.roll_if_full().map_err(unavailable)?;
+                offset
+            }
+            None => newest_offset(&guards),
+        };
+        Ok(Attempt::Done(offset))
+    }
+
+    /// The most the batch can take in the log.
+    fn record_bytes(&self, batch: &Batch) -> usize {
+        RECORD_BASE_BYTES
+            + batch.bytes_len()
+            + batch.requests.len() * entry::EFFECTS_BYTES_MAX
+            + self.partitions.len() * entry::SECTION_HEADER_BYTES_MAX
+    }
+
+    fn find_places(&self, batch: &Batch, places: &mut Vec<Place>) {
+        let count = self.partitions.len() as u16;
+        places.clear();
+        places.extend(batch.requests.iter().map(|request| {
+            let key = batch.bytes(request.key);
+            let identity = match &request.id {
+                Some(id) => self.identity_key.identity(NAMESPACE, key, batch.bytes(id.span), id.index),
+                None => 0,
+            };
+            Place { partition: partition(slot(key), count), hash: hash(key, self.hash_seed), identity }
+        }));
+    }
+
+    /// Ascending order, so that two batches never wait for each other.
+    fn lock_touched(&self, batch: &Batch, places: &[Place]) -> Guards<'_> {
+        let mut touched: SmallVec<[bool; 16]> = SmallVec::from_elem(false, self.partitions.len());
+        for (request, place) in batch.requests.iter().zip(places) {
+            match request.action.is_global() {
+                true => touched.fill(true),
+                false => touched[usize::from(place.partition)] = true,
+            }
+        }
+        for group in &batch.groups {
+            if let GroupKind::Session { producer, .. } = group.kind {
+                touched[usize::from(self.session_partition(batch.bytes(producer)))] = true;
+            }
+        }
+        self.partitions.iter().zip(touched).map(|(partition, touched)| touched.then(|| partition.lock())).collect()
+    }
+
+    /// The partition that keeps a producer's session.
+    pub(crate) fn session_partition(&self, producer: &[u8]) -> u16 {
+        partition(slot(producer), self.partitions.len() as u16)
+    }
+}
+
+/// All counters are in namespace 0 for now; ids and rows carry it so that tenants can have their own.
+pub(crate) const NAMESPACE: u32 = 0;
+
+fn prefetch(guards: &Guards<'_>, places: &[Place]) {
+    if places.len() < 2 {
+        return;
+    }
+    let held = |place: &Place| guards[usize::from(place.partition)].as_ref();
+    for place in places {
+        if let Some(held) = held(place) {
+            held.table.prefetch_slot(place.hash);
+            if place.identity != 0 {
+                held.ids.prefetch(place.identity);
+            }
+        }
+    }
+    for place in places {
+        if let Some(held) = held(place) {
+            held.table.prefetch_record(place.hash);
+        }
+    }
+}
+
+fn find_missing(batch: &Batch, places: &[Place], guards: &Guards<'_>, fetched: &Fetched) -> Option<Missing> {
+    let mut missing = Missing::default();
+    for (index, place) in places.iter().enumerate() {
+        let Some(held) = &guards[usize::from(place.partition)] else { continue };
+        if place.identity != 0
+            && held.ids.find(place.identity) == Known::Perhaps
+            && !fetched.knows(place.partition, place.identity, held.checkpoints)
+        {
+            missing.id(held, place.identity);
+        }
+        let key = batch.key(index);
+        if !held.complete && !key.is_empty() && held.table.find(place.hash, key).is_none() {
+            missing.cell(held, place.hash, key);
+        }
+    }
+    (!missing.is_empty()).then_some(missing)
+}
+
+/// Makes the effects one record. The partitions it touched must not be shown before it is durable.
+fn append(appender: &Appender<'_>, guards: &mut Guards<'_>, record: &mut Vec<u8>) -> Result<u64, LogError> {
+    record.clear();
+    for held in guards.iter_mut().flatten() {
+        if !held.effects.is_empty() {
+            entry::put_section(record, held.index, held.time_ms, held.sequence, &held.effects);
+        }
+    }
+    if record.is_empty() {
+        return Ok(newest_offset(guards));
+    }
+    let end = appender.append(&[record])?;
+    for held in guards.iter_mut().flatten() {
+        if !held.effects.is_empty() {
+            held.effects.clear();
+            held.effects.shrink_to(1 << 20);
+            held.last_offset = end;
+        }
+    }
+    Ok(newest_offset(guards))
+}
+
+fn newest_offset(guards: &Guards<'_>) -> u64 {
+    guards.iter().flatten().map(|held| held.last_offset).max().unwrap_or(0)
+}
+
+/// What the fronts are told of a log that did not take a record.
+pub(crate) fn unavailable(error: LogError) -> Unavailable {
+    match error {
+        LogError::Full(what) => Unavailable::Full(what.to_string()),
+        LogError::TooLarge { .. } => Unavailable::Unsupported(error.to_string()),
+        other => Unavailable::Failed(other.to_string()),
+    }
+}
+
+/// One batch under way, all locks held.
+struct Run<'a, 'guard> {
+    guards: &'a mut Guards<'guard>,
+    places: &'a [Place],
+    fetched: &'a Fetched,
+    policies: &'a Policies,
+    engine: &'a Engine,
+}
+
+impl Run<'_, '_> {
+    fn all(&mut self, batch: &mut Batch) {
+        let mut replies = std::mem::take(&mut batch.replies);
+        replies.clear();
+        let mut groups = batch.groups.iter().peekable();
+        let mut index = 0;
+        while index < batch.requests.len() {
+            match groups.next_if(|group| group.start == index) {
+                Some(group) => {
+                    self.group(batch, group, &mut replies);
+                    index = group.end.max(index);
+                }
+                None => {
+                    replies.push(self.single(batch, index));
+                    index += 1;
+                }
+            }
+        }
+        for held in self.guards.iter_mut().flatten() {
+            held.make_room(self.engine.partition_budget_bytes);
+        }
+        batch.replies = replies;
+    }
+
+    fn held(&mut self, partition: u16) -> &mut Partition {
+        // Every partition of a place is locked before a run begins.
+        #[allow(clippy::expect_used)]
+        self.guards[usize::from(partition)].as_mut().expect("the partition of a request is locked")
+    }
+
+    fn limits(&self, key: &[u8]) -> Limits {
+        if self.policies.is_empty() { Limits::NONE } else { self.policies.limits(key) }
+    }
+
+    #[inline]
+    fn single(&mut self, batch: &Batch, index: usize) -> Reply {
+        let request = &batch.requests[index];
+        if request.action.is_global() {
+            return self.global(&request.action);
+        }
+        let place = self.places[index];
+        let fingerprint = match place.identity {
+            0 => 0,
+            _ => fingerprint(&request.action),
+        };
+        if let Some(known) = self.remembered(place) {
+            return known.answer(fingerprint);
+        }
+        let key = batch.bytes(request.key);
+        let limits = self.limits(key);
+        let held = self.held(place.partition);
+        let found = held.table.find(place.hash, key);
+        let before = found.and_then(|number| held.table.cell(number));
+        let verdict = decide(before, &request.action, &limits, held.time_ms, held.sequence + 1);
+        held.change(place.hash, key, found, before, &verdict.change);
+        if let (Action::Read, Some(number)) = (&request.action, found) {
+            held.mark_used(number);
+        }
+        if place.identity != 0 {
+            held.remember_reply(place.identity, fingerprint, &verdict.reply);
+        }
+        verdict.reply
+    }
+
+    /// What is remembered under a request's id and still counts.
+    fn remembered(&mut self, place: Place) -> Option<Remembered> {
+        if place.identity == 0 {
+            return None;
+        }
+        let (fetched, window_ms) = (self.fetched, self.engine.id_window_ms);
+        let held = self.held(place.partition);
+        let known = match held.ids.find(place.identity) {
+            Known::New => None,
+            Known::Here(remembered) => Some(remembered),
+            Known::Perhaps => fetched.remembered(place.partition, place.identity),
+        };
+        known.filter(|remembered| remembered.is_current(held.time_ms, window_ms))
+    }
+
+    fn global(&mut self, action: &Action) -> Reply {
+        let counters: u64 = self.guards.iter().flatten().map(|held| held.count).sum();
+        if matches!(action, Action::Clear) {
+            for held in self.guards.iter_mut().flatten() {
+                held.clear();
+            }
+        }
+        Reply { cell: Cell { value: counters as i64, ..Cell::ABSENT }, ..Reply::state(None) }
+    }
+
+    fn group(&mut self, batch: &Batch, group: &Group, replies: &mut Vec<Reply>) {
+        match group.kind {
+            GroupKind::Atomic => self.atomic(batch, group, replies),
+            GroupKind::Session { producer, epoch, sequence } => {
+                let producer = batch.bytes(producer);
+                self.session(batch, group, producer, Session { epoch, sequence, refusal: None }, replies);
+            }
+        }
+    }
+
+    /// An all-or-none group. Its id, if it has one, is remembered item by item, and the first item's
+    /// fingerprint covers the whole group.
+    fn atomic(&mut self, batch: &Batch, group: &Group, replies: &mut Vec<Reply>) {
+        let print = |index: usize| match (self.places[index].identity, index == group.start) {
+            (0, _) => 0,
+            (_, true) => group_fingerprint(batch, group),
+            (_, false) => fingerprint(&batch.requests[index].action),
+        };
+        let prints: Vec<u64> = (group.start..group.end).map(print).collect();
+        if let Some(first) = self.places.get(group.start).and_then(|place| self.remembered(*place)) {
+            let matches = first.fingerprint == prints[0];
+            for (index, print) in (group.start..group.end).zip(&prints) {
+                let known = self.remembered(self.places[index]).filter(|_| matches);
+                replies.push(known.map_or_else(|| first.answer(!first.fingerprint), |known| known.answer(*print)));
+            }
+            return;
+        }
+        let from = replies.len();
+        self.all_or_none(batch, group, replies);
+        for (offset, print) in prints.into_iter().enumerate() {
+            let place = self.places[group.start + offset];
+            if place.identity != 0 {
+                let reply = replies[from + offset];
+                self.held(place.partition).remember_reply(place.identity, print, &reply);
+            }
+        }
+    }
+
+    /// Decides the group on copies of its cells and carries it out if every item is accepted.
+    fn all_or_none(&mut self, batch: &Batch, group: &Group, replies: &mut Vec<Reply>) -> Option<Refusal> {
+        let mut cells: Vec<Option<Cell>> = Vec::new();
+        let mut cell_of: std::collections::HashMap<&[u8], usize> = std::collections::HashMap::new();
+        let mut taken = vec![0u64; self.guards.len()];
+        let mut items = Vec::with_capacity(group.end - group.start);
+        for index in group.start..group.end {
+            let (key, place) = (batch.key(index), self.places[index]);
+            let limits = self.limits(key);
+            let held = self.held(place.partition);
+            let cell = *cell_of.entry(key).or_insert_with(|| {
+                cells.push(held.table.find(place.hash, key).and_then(|number| held.table.cell(number)));
+                cells.len() - 1
+            });
+            let taken = &mut taken[usize::from(place.partition)];
+            *taken += 1;
+            items.push(GroupItem {
+                cell,
+                action: &batch.requests[index].action,
+                limits,
+                sequence: held.sequence + *taken,
+                now_ms: held.time_ms,
+            });
+        }
+        match decide_group(&items, &mut cells) {
+            Ok(verdicts) => {
+                for (index, verdict) in (group.start..group.end).zip(verdicts) {
+                    let (key, place) = (batch.key(index), self.places[index]);
+                    let held = self.held(place.partition);
+                    let found = held.table.find(place.hash, key);
+                    let before = found.and_then(|number| held.table.cell(number));
+                    held.change(place.hash, key, found, before, &verdict.change);
+                    replies.push(verdict.reply);
+                }
+                None
+            }
+            Err((refused, refusals)) => {
+                let refusal = refusals[refused].refusal;
+                replies.extend(refusals);
+                refusal
+            }
+        }
+    }
+
+    /// A producer's batch. Every reply of the group carries the producer's last sequence as its version.
+    fn session(&mut self, batch: &Batch, group: &Group, producer: &[u8], asked: Session, replies: &mut Vec<Reply>) {
+        let home = self.engine.session_partition(producer);
+        let held = self.held(home);
+        let known = held.sessions.get(producer).map(|(session, _)| *session);
+        let is_full = known.is_none() && held.sessions.len() >= SESSIONS_PER_PARTITION_MAX;
+        let (last, duplicate, refusal) = match admit(known.as_ref(), asked.epoch, asked.sequence) {
+            SessionVerdict::Fenced { epoch } => (epoch, false, Some(Refusal::Fenced)),
+            SessionVerdict::Duplicate { last, refusal } => (last, true, refusal),
+            SessionVerdict::Fresh if is_full => (0, false, Some(Refusal::TooManyProducers)),
+            SessionVerdict::Fresh => {
+                let mut ignored = Vec::new();
+                let refusal = self.all_or_none(batch, group, &mut ignored);
+                // A state of the service, such as a disabled policy, does not use the sequence up.
+                if refusal.is_none_or(Refusal::is_remembered) {
+                    self.held(home).set_session(producer, Session { refusal, ..asked });
+                }
+                (asked.sequence, false, refusal)
+            }
+        };
+        let reply = Reply {
+            refusal,
+            duplicate,
+            cell: Cell { version: last, ..Cell::ABSENT },
+            ..Reply::state(None)
+        };
+        replies.extend(std::iter::repeat_n(reply, group.end - group.start));
+    }
+}
+
+impl Partition {
+    fn remember_reply(&mut self, identity: Identity, fingerprint: u64, reply: &Reply) {
+        if reply.refusal.is_none_or(Refusal::is_remembered) {
+            let outcome = Outcome::of(reply);
+            self.remember(Remembered { identity, fingerprint, at_ms: self.time_ms, outcome });
+        }
+    }
+
+    fn mark_used(&mut self, number: crate::table::RecordNumber) {
+        let flags = self.table.flags(number);
+        if !flags.any(Flags::REFERENCED) {
+            self.table.set_flags(number, flags.with(Flags::REFERENCED));
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Numbers about a running engine, by name.
+
+use crate::engine::Engine;
+
+/// All facts. Cheap enough for every scrape: one short lock per partition.
+pub fn facts(engine: &Engine) -> Vec<(&'static str, u64)> {
+    let (mut counters, mut hot, mut memory, mut evicted, mut ids, mut id_tags, mut producers) = (0, 0, 0, 0, 0, 0, 0);
+    for partition in &engine.partitions {
+        let held = partition.lock();
+        let (whole, tags) = held.ids.counts();
+        counters += held.count;
+        hot += held.table.len() as u64;
+        memory += held.allocated_bytes() as u64;
+        evicted += held.evicted;
+        ids += whole as u64;
+        id_tags += tags as u64;
+        producers += held.sessions.len() as u64;
+    }
+    let cold = engine.cold.stats();
+    let counts = &engine.counts;
+    vec![
+        ("counters", counters),
+        ("counters_in_memory", hot),
+        ("memory_bytes", memory),
+        ("memory_budget_bytes", (engine.partition_budget_bytes * engine.partitions.len()) as u64),
+        ("evicted", evicted),
+        ("expired", counts.expired.get()),
+        ("request_ids_recent", ids),
+        ("request_ids_on_disk", id_tags),
+        ("producers", producers),
+        ("policies", engine.policies.read().len() as u64),
+        ("partitions", engine.partitions.len() as u64),
+        ("log_end", engine.log.end()),
+        ("log_durable", engine.log.durable()),
+        ("log_tail_bytes", engine.log.end().saturating_sub(engine.oldest_cut.load(std::sync::atomic::Ordering::Acquire))),
+        ("log_syncs", engine.log.syncs()),
+        ("checkpoints", counts.checkpoints.get()),
+        ("checkpoint_failures", counts.checkpoint_failures.get()),
+        ("checkpoint_rows", counts.checkpoint_rows.get()),
+        ("cold_reads", counts.cold_reads.get()),
+        ("cold_id_reads", counts.cold_id_reads.get()),
+        ("cold_rows", cold.rows),
+        ("cold_disk_bytes", cold.disk_bytes),
+        ("cold_cache_bytes", cold.cache_bytes),
+        ("pending_batches", counts.pending_batches.get()),
+    ]
+}

@@ -1,0 +1,122 @@
+//! Fetching what a batch needs and memory does not have.
+//!
+//! A cell that was read is put into the table, if nobody evicted a counter of the same group meanwhile (else the
+//! row may have been older than a change that came and went). A request id that was looked up on disk is kept
+//! with the batch, and believed only while no checkpoint came in between.
+
+use std::collections::HashMap;
+
+use quipu_counting::{Cell, Identity, Remembered};
+use quipu_store::cold::{ColdError, ColdStore};
+use quipu_wire::entry::Reader;
+
+use crate::engine::Engine;
+use crate::ids::Slice;
+use crate::partition::Partition;
+use crate::rows;
+
+/// What an attempt did not find in memory.
+#[derive(Default)]
+pub struct Missing {
+    cells: Vec<MissingCell>,
+    ids: Vec<MissingId>,
+}
+
+struct MissingCell {
+    partition: u16,
+    generation: u32,
+    hash: u32,
+    key: Vec<u8>,
+    stamp: u32,
+}
+
+struct MissingId {
+    partition: u16,
+    identity: Identity,
+    slices: Vec<Slice>,
+    checkpoints: u64,
+}
+
+impl Missing {
+    /// A counter that is not in the table.
+    pub fn cell(&mut self, held: &Partition, hash: u32, key: &[u8]) {
+        let stamp = held.eviction_stamp(hash);
+        let (partition, generation, key) = (held.index, held.generation, key.to_vec());
+        self.cells.push(MissingCell { partition, generation, hash, key, stamp });
+    }
+
+    /// A request id that may be on disk.
+    pub fn id(&mut self, held: &Partition, identity: Identity) {
+        let (partition, checkpoints) = (held.index, held.checkpoints);
+        self.ids.push(MissingId { partition, identity, slices: held.ids.candidates(identity), checkpoints });
+    }
+
+    /// Whether everything was there.
+    pub fn is_empty(&self) -> bool {
+        self.cells.is_empty() && self.ids.is_empty()
+    }
+}
+
+/// Ids that were looked up on disk for one batch.
+#[derive(Default)]
+pub struct Fetched {
+    ids: HashMap<(u16, Identity), (u64, Option<Remembered>)>,
+}
+
+impl Fetched {
+    /// Whether the id was looked up since the last checkpoint.
+    pub fn knows(&self, partition: u16, identity: Identity, checkpoints: u64) -> bool {
+        self.ids.get(&(partition, identity)).is_some_and(|(stamp, _)| *stamp == checkpoints)
+    }
+
+    /// What was found.
+    pub fn remembered(&self, partition: u16, identity: Identity) -> Option<Remembered> {
+        self.ids.get(&(partition, identity)).and_then(|(_, found)| *found)
+    }
+}
+
+impl Engine {
+    /// Reads what is missing: cells into the table, ids into `fetched`.
+    pub(crate) fn fetch(&self, missing: Missing, fetched: &mut Fetched) -> Result<(), ColdError> {
+        for wanted in missing.cells {
+            let cell = read_cell(&*self.cold, wanted.partition, wanted.generation, &wanted.key)?;
+            self.counts.cold_reads.add(1);
+            let mut held = self.partitions[usize::from(wanted.partition)].lock();
+            // If it is not admitted the next attempt finds it missing again and reads anew.
+            held.admit(wanted.hash, &wanted.key, cell, wanted.stamp);
+        }
+        for wanted in missing.ids {
+            let found = read_id(&*self.cold, wanted.partition, wanted.identity, &wanted.slices)?;
+            self.counts.cold_id_reads.add(1);
+            fetched.ids.insert((wanted.partition, wanted.identity), (wanted.checkpoints, found));
+        }
+        Ok(())
+    }
+}
+
+/// The cell of a key in the cold store.
+pub fn read_cell(cold: &dyn ColdStore, partition: u16, generation: u32, key: &[u8]) -> Result<Option<Cell>, ColdError> {
+    let space = rows::partition_space(partition, generation);
+    let Some(value) = cold.get(&space, &rows::cell_key(key))? else { return Ok(None) };
+    let cell = Reader::new(&value).cell();
+    cell.map(Some).map_err(|malformed| ColdError::Damaged(format!("a cell in space {space}: {malformed}")))
+}
+
+fn read_id(
+    cold: &dyn ColdStore,
+    partition: u16,
+    identity: Identity,
+    slices: &[Slice],
+) -> Result<Option<Remembered>, ColdError> {
+    // The newest first: an id that came back after its window is in two slices.
+    for slice in slices.iter().rev() {
+        let space = slice.space();
+        if let Some(value) = cold.get(&space, &rows::id_key(partition, identity))? {
+            let remembered = Reader::new(&value).remembered_value(identity);
+            return remembered
+                .map(Some)
+                .map_err(|malformed| ColdError::Damaged(format!("a request id in space {space}: {malformed}")));
+        }
+    }
+    Ok(None)
+}

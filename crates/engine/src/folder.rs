@@ -1,0 +1,162 @@
+//! The data folder: what is in it, who may use it, and what it is for.
+//!
+//! ```text
+//! quipu.lock       locked while a process uses the folder
+//! quipu.meta       magic "QUIPUDAT", version u32, features u32, partitions u16, reserved u16, incarnation u32,
+//!                  identity key 16, node id u128, crc32 of all before; little-endian
+//! log/             segments of the log
+//! cold/            the cold store
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use quipu_counting::IdentityKey;
+use quipu_counting::slot::PARTITIONS_MAX;
+use quipu_store::disk::{Disk, DiskFile};
+
+use crate::options::OpenError;
+
+const MAGIC: &[u8; 8] = b"QUIPUDAT";
+/// The newest folder format this build reads and writes.
+pub const FORMAT_VERSION: u32 = 1;
+const META_BYTES: usize = 8 + 4 + 4 + 2 + 2 + 4 + 16 + 16 + 4;
+
+/// What a folder says about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meta {
+    /// How many partitions, fixed at creation.
+    pub partitions: u16,
+    /// Which life of the folder: 1 at creation, more after a restore.
+    pub incarnation: u32,
+    /// Keys the identities of request ids.
+    pub identity_key: IdentityKey,
+    /// Random name of this node.
+    pub node_id: u128,
+}
+
+/// A folder this process holds.
+pub struct Folder {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What it says.
+    pub meta: Meta,
+    /// Held for its lock.
+    _lock: Arc<dyn DiskFile>,
+}
+
+impl Folder {
+    /// Locks the folder and reads what it says, or creates it with `fresh`.
+    pub fn open(disk: &dyn Disk, path: &Path, fresh: Meta) -> Result<Folder, OpenError> {
+        let io = |source| OpenError::Io { path: path.to_path_buf(), source };
+        disk.create_dir_all(path).map_err(io)?;
+        let lock_path = path.join("quipu.lock");
+        let names = disk.list(path).map_err(io)?;
+        let has = |name: &str| names.iter().any(|known| known == name);
+        let lock = if has("quipu.lock") { disk.open(&lock_path) } else { disk.create(&lock_path) }.map_err(io)?;
+        if !lock.try_lock().map_err(io)? {
+            return Err(OpenError::Locked(path.to_path_buf()));
+        }
+        let meta = if has("quipu.meta") { read_meta(disk, path)? } else { create_meta(disk, path, fresh)? };
+        Ok(Folder { path: path.to_path_buf(), meta, _lock: lock })
+    }
+}
+
+/// Written under another name first: a folder either has a whole meta file or none.
+fn create_meta(disk: &dyn Disk, path: &Path, meta: Meta) -> Result<Meta, OpenError> {
+    let write = || -> std::io::Result<()> {
+        let draft = path.join("quipu.meta.draft");
+        let file = disk.create(&draft)?;
+        file.write_at(&encode(&meta), 0)?;
+        file.sync_data()?;
+        disk.rename(&draft, &path.join("quipu.meta"))?;
+        disk.sync_dir(path)
+    };
+    write().map_err(|source| OpenError::Io { path: path.to_path_buf(), source })?;
+    Ok(meta)
+}
+
+fn read_meta(disk: &dyn Disk, path: &Path) -> Result<Meta, OpenError> {
+    let file_path = path.join("quipu.meta");
+    let io = |source| OpenError::Io { path: file_path.clone(), source };
+    let mut bytes = [0; META_BYTES];
+    let file = disk.open(&file_path).map_err(io)?;
+    let read = file.read_at(&mut bytes, 0).map_err(io)?;
+    decode(&bytes[..read]).map_err(|problem| match problem {
+        Problem::Version(found) => {
+            OpenError::Version { path: path.to_path_buf(), found, supported: FORMAT_VERSION }
+        }
+        Problem::Damage(what) => OpenError::Damaged { path: file_path, what: what.to_string() },
+    })
+}
+
+fn encode(meta: &Meta) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(META_BYTES);
+    bytes.extend_from_slice(MAGIC);
+    bytes.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+    bytes.extend_from_slice(&0u32.to_le_bytes());
+    bytes.extend_from_slice(&meta.partitions.to_le_bytes());
+    bytes.extend_from_slice(&0u16.to_le_bytes());
+    bytes.extend_from_slice(&meta.incarnation.to_le_bytes());
+    bytes.extend_from_slice(&meta.identity_key.0);
+    bytes.extend_from_slice(&meta.node_id.to_le_bytes());
+    bytes.extend_from_slice(&crc32fast::hash(&bytes).to_le_bytes());
+    debug_assert_eq!(bytes.len(), META_BYTES);
+    bytes
+}
+
+enum Problem {
+    Version(String),
+    Damage(&'static str),
+}
+
+fn decode(bytes: &[u8]) -> Result<Meta, Problem> {
+    fn part<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], Problem> {
+        let part = bytes.get(at..at + N).ok_or(Problem::Damage("quipu.meta is cut short"))?;
+        part.try_into().map_err(|_| Problem::Damage("quipu.meta is cut short"))
+    }
+    if part::<8>(bytes, 0)? != *MAGIC {
+        return Err(Problem::Damage("quipu.meta does not begin as one"));
+    }
+    let version = u32::from_le_bytes(part(bytes, 8)?);
+    let features = u32::from_le_bytes(part(bytes, 12)?);
+    // The version comes before the checksum: a newer format may be longer.
+    if version != FORMAT_VERSION || features != 0 {
+        return Err(Problem::Version(format!("{version} (features {features:#x})")));
+    }
+    let crc = u32::from_le_bytes(part(bytes, META_BYTES - 4)?);
+    if crc32fast::hash(&bytes[..META_BYTES - 4]) != crc {
+        return Err(Problem::Damage("the checksum of quipu.meta is wrong"));
+    }
+    let partitions = u16::from_le_bytes(part(bytes, 16)?);
+    if !partitions.is_power_of_two() || partitions > PARTITIONS_MAX {
+        return Err(Problem::Damage("quipu.meta has an impossible number of partitions"));
+    }
+    Ok(Meta {
+        partitions,
+        incarnation: u32::from_le_bytes(part(bytes, 20)?),
+        identity_key: IdentityKey(part(bytes, 24)?),
+        node_id: u128::from_le_bytes(part(bytes, 40)?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn meta_is_read_as_written_and_damage_is_noticed() {
+        let meta = Meta { partitions: 16, incarnation: 1, identity_key: IdentityKey([7; 16]), node_id: 99 };
+        let bytes = encode(&meta);
+        assert!(matches!(decode(&bytes), Ok(read) if read == meta));
+        for position in 0..bytes.len() {
+            let mut changed = bytes.clone();
+            changed[position] ^= 1;
+            assert!(decode(&changed).is_err(), "byte {position}");
+            assert!(decode(&bytes[..position]).is_err(), "cut at {position}");
+        }
+        let mut newer = bytes;
+        newer[8] = 2;
+        assert!(matches!(decode(&newer), Err(Problem::Version(_))));
+    }
+}

@@ -1,0 +1,295 @@
+//! Remembered request ids of one partition.
+//!
+//! Ids since the last cut are in memory whole. Older ones lie in the cold store, in spaces that each hold one
+//! slice of time and are dropped whole when the window has passed; of those only a 32-bit tag each is in
+//! memory, which says "certainly not" or "look on disk". A new id meets a tag of another by chance about once
+//! in 10,000 times.
+
+use hashbrown::HashTable;
+use quipu_counting::{Identity, Remembered};
+
+/// The window is covered by at most this many slices: one being filled and seven full ones.
+pub const SLICES_PER_WINDOW: u64 = 7;
+
+/// One slice of time of remembered ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Slice {
+    /// First millisecond.
+    pub start_ms: u64,
+    /// One past the last.
+    pub end_ms: u64,
+}
+
+impl Slice {
+    /// The slice an id of this time goes to. Slices of an earlier, other window keep their own bounds, so a
+    /// change of the window forgets nothing.
+    pub fn of(at_ms: u64, window_ms: u64) -> Slice {
+        let length_ms = (window_ms / SLICES_PER_WINDOW).max(1_000);
+        let start_ms = at_ms / length_ms * length_ms;
+        Slice { start_ms, end_ms: start_ms + length_ms }
+    }
+
+    /// Whether no id of the slice counts any more.
+    pub fn is_over(&self, now_ms: u64, window_ms: u64) -> bool {
+        self.end_ms.saturating_add(window_ms) <= now_ms
+    }
+
+    /// The space of the slice in the cold store.
+    pub fn space(&self) -> String {
+        format!("ids-{:013}-{:013}", self.start_ms, self.end_ms)
+    }
+
+    /// The slice of a space.
+    pub fn from_space(space: &str) -> Option<Slice> {
+        let (start, end) = space.strip_prefix("ids-")?.split_once('-')?;
+        Some(Slice { start_ms: start.parse().ok()?, end_ms: end.parse().ok()? })
+    }
+}
+
+/// See the head of this file.
+#[derive(Default)]
+pub struct Ids {
+    /// Since the last cut.
+    recent: HashTable<Remembered>,
+    /// Before the running cut, until it is durable.
+    cutting: HashTable<Remembered>,
+    /// What the cold store has, oldest first.
+    slices: Vec<(Slice, Tags)>,
+}
+
+/// What is known of an identity without looking on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// Certainly never seen.
+    New,
+    /// Here it is.
+    Here(Remembered),
+    /// Perhaps on disk.
+    Perhaps,
+}
+
+fn spread(identity: Identity) -> u64 {
+    (identity >> 64) as u64
+}
+
+fn tag(identity: Identity) -> u32 {
+    (identity as u32).max(1)
+}
+
+impl Ids {
+    /// Looks for an identity.
+    pub fn find(&self, identity: Identity) -> Known {
+        for table in [&self.recent, &self.cutting] {
+            if let Some(found) = table.find(spread(identity), |known| known.identity == identity) {
+                return Known::Here(*found);
+            }
+        }
+        let tag = tag(identity);
+        if self.slices.iter().any(|(_, tags)| tags.contains(tag)) { Known::Perhaps } else { Known::New }
+    }
+
+    /// Starts loading what [`Ids::find`] will touch.
+    #[inline]
+    pub fn prefetch(&self, identity: Identity) {
+        self.slices.iter().for_each(|(_, tags)| tags.prefetch(tag(identity)));
+    }
+
+    /// Remembers a request. A newer one of the same identity (the old one is past its window) replaces it.
+    pub fn remember(&mut self, remembered: Remembered) {
+        match self.recent.find_mut(spread(remembered.identity), |known| known.identity == remembered.identity) {
+            Some(known) => *known = remembered,
+            None => {
+                self.recent.insert_unique(spread(remembered.identity), remembered, |known| spread(known.identity));
+            }
+        }
+    }
+
+    /// The cut begins: what was remembered up to here.
+    pub fn begin_cut(&mut self) -> Vec<Remembered> {
+        debug_assert!(self.cutting.is_empty());
+        std::mem::swap(&mut self.recent, &mut self.cutting);
+        self.cutting.iter().copied().collect()
+    }
+
+    /// The cut is durable: its ids are on disk now.
+    pub fn end_cut(&mut self, window_ms: u64) {
+        for remembered in self.cutting.drain() {
+            let slice = Slice::of(remembered.at_ms, window_ms);
+            tags_of(&mut self.slices, slice).insert(tag(remembered.identity));
+        }
+        self.cutting.shrink_to(0, |known| spread(known.identity));
+    }
+
+    /// The cut failed: nothing of it is on disk for certain.
+    pub fn abort_cut(&mut self) {
+        for remembered in std::mem::take(&mut self.cutting) {
+            if self.recent.find(spread(remembered.identity), |known| known.identity == remembered.identity).is_none() {
+                self.recent.insert_unique(spread(remembered.identity), remembered, |known| spread(known.identity));
+            }
+        }
+    }
+
+    /// Tags of ids that the cold store has, read at the start.
+    pub fn add_tags(&mut self, slice: Slice, tags: impl Iterator<Item = u32>) {
+        let set = tags_of(&mut self.slices, slice);
+        tags.for_each(|tag| set.insert(tag));
+    }
+
+    /// Forgets slices whose time is over.
+    pub fn drop_slices(&mut self, now_ms: u64, window_ms: u64) {
+        self.slices.retain(|(slice, _)| !slice.is_over(now_ms, window_ms));
+    }
+
+    /// The slices in which an identity may lie.
+    pub fn candidates(&self, identity: Identity) -> Vec<Slice> {
+        let tag = tag(identity);
+        self.slices.iter().filter(|(_, tags)| tags.contains(tag)).map(|(slice, _)| *slice).collect()
+    }
+
+    /// Ids in memory whole, and ids of which the tag is in memory.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.recent.len() + self.cutting.len(), self.slices.iter().map(|(_, tags)| tags.len).sum())
+    }
+
+    /// Bytes allocated.
+    pub fn allocated_bytes(&self) -> usize {
+        self.recent.allocation_size()
+            + self.cutting.allocation_size()
+            + self.slices.iter().map(|(_, tags)| tags.slots.len() * 4).sum::<usize>()
+    }
+}
+
+/// The tag under which an identity is stored.
+pub fn stored_tag(identity: Identity) -> u32 {
+    tag(identity)
+}
+
+fn tags_of(slices: &mut Vec<(Slice, Tags)>, slice: Slice) -> &mut Tags {
+    let at = match slices.binary_search_by_key(&slice, |(known, _)| *known) {
+        Ok(at) => at,
+        Err(at) => {
+            slices.insert(at, (slice, Tags::default()));
+            at
+        }
+    };
+    &mut slices[at].1
+}
+
+/// A set of 32-bit tags; linear probing, 0 is empty. The tag is its own hash: identities are already random.
+#[derive(Default)]
+struct Tags {
+    slots: Vec<u32>,
+    len: usize,
+}
+
+impl Tags {
+    fn home(&self, tag: u32) -> usize {
+        ((u64::from(tag) * self.slots.len() as u64) >> 32) as usize
+    }
+
+    fn prefetch(&self, tag: u32) {
+        if let Some(slot) = self.slots.get(self.home(tag)) {
+            crate::prefetch::prefetch(slot);
+        }
+    }
+
+    fn contains(&self, tag: u32) -> bool {
+        if self.len == 0 {
+            return false;
+        }
+        let mut at = self.home(tag);
+        loop {
+            match self.slots[at] {
+                0 => return false,
+                found if found == tag => return true,
+                _ => at = (at + 1) % self.slots.len(),
+            }
+        }
+    }
+
+    fn insert(&mut self, tag: u32) {
+        let tag = tag.max(1);
+        if (self.len + 1) * 4 > self.slots.len() * 3 {
+            let size = (self.slots.len() + self.slots.len() / 2).max(64);
+            let old = std::mem::replace(&mut self.slots, vec![0; size]);
+            self.len = 0;
+            old.into_iter().filter(|tag| *tag != 0).for_each(|tag| self.place(tag));
+        }
+        self.place(tag);
+    }
+
+    fn place(&mut self, tag: u32) {
+        let mut at = self.home(tag);
+        while self.slots[at] != 0 {
+            if self.slots[at] == tag {
+                return;
+            }
+            at = (at + 1) % self.slots.len();
+        }
+        self.slots[at] = tag;
+        self.len += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quipu_counting::{Outcome, Remembered};
+
+    use super::*;
+
+    const WINDOW_MS: u64 = 24 * 3_600_000;
+
+    fn remembered(identity: u128, at_ms: u64) -> Remembered {
+        let outcome =
+            Outcome { refusal: None, existed: false, exists: true, value: 1, previous: 0, version: 1, birth: 1 };
+        Remembered { identity, fingerprint: 5, at_ms, outcome }
+    }
+
+    #[test]
+    fn an_id_goes_from_recent_through_the_cut_to_disk() {
+        let mut ids = Ids::default();
+        let one = 7u128 << 64 | 9;
+        assert_eq!(ids.find(one), Known::New);
+        ids.remember(remembered(one, 1_000));
+        assert_eq!(ids.find(one), Known::Here(remembered(one, 1_000)));
+        assert_eq!(ids.begin_cut(), [remembered(one, 1_000)]);
+        assert_eq!(ids.find(one), Known::Here(remembered(one, 1_000)), "until the cut is durable");
+        ids.end_cut(WINDOW_MS);
+        assert_eq!(ids.find(one), Known::Perhaps);
+        assert_eq!(ids.candidates(one), [Slice::of(1_000, WINDOW_MS)]);
+        ids.drop_slices(2 * WINDOW_MS + 1, WINDOW_MS);
+        assert_eq!(ids.find(one), Known::New);
+    }
+
+    #[test]
+    fn a_failed_cut_loses_nothing() {
+        let mut ids = Ids::default();
+        ids.remember(remembered(1, 1));
+        ids.begin_cut();
+        ids.remember(remembered(2, 2));
+        ids.abort_cut();
+        assert_eq!(ids.find(1), Known::Here(remembered(1, 1)));
+        assert_eq!(ids.begin_cut().len(), 2);
+    }
+
+    #[test]
+    fn tags_hold_many() {
+        let mut tags = Tags::default();
+        let numbers = || (0..50_000u32).map(|n| n.wrapping_mul(0x9e37_79b1));
+        numbers().for_each(|tag| tags.insert(tag));
+        assert!(numbers().all(|tag| tags.contains(tag.max(1))));
+        let false_hits = (1..50_000u32).filter(|n| tags.contains(n.wrapping_mul(0x85eb_ca6b) | 1)).count();
+        assert!(false_hits < 50, "{false_hits}");
+        assert!(tags.slots.len() * 4 < 50_000 * 9);
+    }
+
+    #[test]
+    fn slices_cover_the_window_and_are_named() {
+        let slice = Slice::of(1_790_000_000_000, WINDOW_MS);
+        assert!(slice.start_ms <= 1_790_000_000_000 && 1_790_000_000_000 < slice.end_ms);
+        assert_eq!(Slice::from_space(&slice.space()), Some(slice));
+        assert_eq!(Slice::from_space("p001-0"), None);
+        assert!(!slice.is_over(slice.end_ms + WINDOW_MS - 1, WINDOW_MS));
+        assert!(slice.is_over(slice.end_ms + WINDOW_MS, WINDOW_MS));
+    }
+}

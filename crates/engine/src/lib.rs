@@ -1,0 +1,49 @@
+//! One machine's counters as a library: exact, durable, exactly once.
+//!
+//! ```
+//! use quipu_counting::{Action, Add, Batch, Counters};
+//! use quipu_engine::{Engine, Options};
+//!
+//! let folder = tempfile::tempdir()?;
+//! let engine = Engine::open(folder.path(), Options::default())?;
+//!
+//! let mut batch = Batch::default();
+//! batch.push(b"likes:post:7", Action::Add(Add::plain(1)));
+//! batch.push_with_id(b"stock:shirt", Action::Add(Add { min: 0, ..Add::plain(-1) }), b"order-4711", 0);
+//! let offset = engine.run(&mut batch, 1_790_000_000_000)?;
+//! engine.settle(offset)?; // now the replies may be shown: no crash can take them back
+//!
+//! assert_eq!(batch.replies[0].cell.value, 1);
+//! assert!(batch.replies[1].refusal.is_some(), "there was no shirt left");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The way of a batch: `execute` (decide and log), `partition` (state of a range of slots) over `table` and
+//! `record` (how counters lie in memory), `fetch` (what memory does not have). Behind it: `checkpoint`,
+//! `recover`, `tend` (the chores), `ids` (remembered requests), `scan`, `check`.
+
+mod check;
+mod checkpoint;
+mod engine;
+mod execute;
+mod expiries;
+mod facts;
+mod fetch;
+mod folder;
+mod ids;
+mod keeper;
+mod options;
+mod partition;
+mod pool;
+mod prefetch;
+mod record;
+mod recover;
+mod rows;
+mod scan;
+mod table;
+mod tend;
+
+pub use check::{CheckReport, check};
+pub use engine::Engine;
+pub use execute::REQUESTS_PER_BATCH_MAX;
+pub use options::{MEMORY_BYTES_MIN, OpenError, Options};

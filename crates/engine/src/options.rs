@@ -1,0 +1,86 @@
+//! What the owner of an engine chooses, and why an engine may refuse to open.
+
+use std::path::PathBuf;
+
+use quipu_store::cold::ColdError;
+use quipu_store::{Durability, LogError, LogOptions};
+
+/// Choices that hold while the engine is open.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// When a change counts as done.
+    pub durability: Durability,
+    /// Memory for counters and request ids. Counters beyond it live on disk. Other parts of the process (the
+    /// cold store's cache, buffers of connections) come on top, in all some tens of MiB.
+    pub memory_bytes: u64,
+    /// Number of partitions of a new folder, a power of two; an existing folder keeps its own.
+    pub partitions: u16,
+    /// How long request ids are remembered.
+    pub id_window_ms: u64,
+    /// How much log may lie behind the oldest checkpoint; bounds the time of a restart.
+    pub log_tail_bytes: u64,
+    /// Sizes of the log.
+    pub log: LogOptions,
+    /// Where the secrets of a new folder and the seed of the hash come from; `None` for the system's source.
+    pub entropy: Option<[u8; 40]>,
+}
+
+/// Smallest memory budget: every partition needs a chunk to fill while another is swept.
+pub const MEMORY_BYTES_MIN: u64 = 32 << 20;
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            durability: Durability::Sync,
+            memory_bytes: 1 << 30,
+            partitions: 16,
+            id_window_ms: 24 * 3_600_000,
+            log_tail_bytes: 128 << 20,
+            log: LogOptions::default(),
+            entropy: None,
+        }
+    }
+}
+
+/// Why an engine did not open. Each says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// An option that cannot work.
+    #[error("{0}")]
+    Options(String),
+    /// Somebody else has the folder.
+    #[error("the data folder {} is in use by another process; stop it, or choose another folder with --data", .0.display())]
+    Locked(PathBuf),
+    /// The folder was written by another version.
+    #[error("the data folder {} has format {found} and this program reads {supported}; use the version of quipu that wrote it", path.display())]
+    Version {
+        /// The folder.
+        path: PathBuf,
+        /// Its format.
+        found: String,
+        /// Ours.
+        supported: u32,
+    },
+    /// The folder is not ours or is damaged.
+    #[error("the data folder {} is damaged: {what}; restore it from a backup", path.display())]
+    Damaged {
+        /// The folder or file.
+        path: PathBuf,
+        /// What was found.
+        what: String,
+    },
+    /// The file system refused.
+    #[error("cannot use the data folder {}: {source}", path.display())]
+    Io {
+        /// The folder or file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The log refused.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// The cold store refused.
+    #[error(transparent)]
+    Cold(#[from] ColdError),
+}

@@ -1,0 +1,404 @@
+//! One partition: a range of slots with its counters, ids, sessions and its own order of changes.
+//!
+//! Every effect takes the next sequence, so that the sequence of a section of the log says whether a checkpoint
+//! contains it. Everything here happens under the partition's lock and never waits for anything. A change goes three ways at
+//! once: into the table, into the effects of the running batch (which the engine appends to the log before it
+//! lets go of the lock), and, while a checkpoint collects, as a pre-image to the checkpoint.
+
+use std::collections::HashMap;
+
+use quipu_counting::{Cell, Change, NEVER, Remembered, Session};
+use quipu_wire::entry;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::expiries::Expiries;
+use crate::ids::Ids;
+use crate::record::Flags;
+use crate::table::{Fate, RecordNumber, Table};
+
+/// Evictions are counted in so many groups of keys, so that a cold read can tell whether the key it read may
+/// have been changed, written and evicted again behind its back.
+const EVICTION_GROUPS: usize = 256;
+/// A rough size of a record, for deciding whether sweeping a chunk pays.
+const USUAL_RECORD_BYTES: usize = 64;
+/// Chunks swept at most per batch, so that one batch never pays for all.
+const SWEEPS_PER_BATCH: usize = 2;
+
+/// See the head of this file.
+pub struct Partition {
+    /// Its number.
+    pub index: u16,
+    /// Counters in memory.
+    pub table: Table,
+    /// Remembered request ids.
+    pub ids: Ids,
+    /// Producer sessions, all of them; `true` for those changed since the last cut.
+    pub sessions: HashMap<Box<[u8]>, (Session, bool)>,
+    /// When counters in memory expire.
+    pub expiries: Expiries,
+    /// Number of the last change.
+    pub sequence: u64,
+    /// Entry time of the last batch; never goes back.
+    pub time_ms: u64,
+    /// Sum of all values, kept by every effect: what the sum of the cells must be.
+    pub ledger: i128,
+    /// Counters that exist, in memory or not, expired ones included until they are removed.
+    pub count: u64,
+    /// How often everything was deleted; names the space in the cold store.
+    pub generation: u32,
+    /// Whether what is not in the table does not exist.
+    pub complete: bool,
+    /// End in the log of the last record that touched this partition: what its state may not be shown before.
+    pub last_offset: u64,
+    /// How many checkpoints are durable; a look for an id on disk is valid only between two of them.
+    pub checkpoints: u64,
+    /// How many existing counters were evicted since the start.
+    pub evicted: u64,
+    /// Rows of the expiry index that are done with and go at the next cut.
+    pub due_rows: Vec<Vec<u8>>,
+    /// Effects of the running batch.
+    pub effects: Vec<u8>,
+    /// The running checkpoint.
+    pub cut: CutPhase,
+    evictions: Box<[u32; EVICTION_GROUPS]>,
+    /// Which of the two dirty flags is the current one.
+    odd: bool,
+    /// The log segment of the last batch, and the epoch that stands for it in records.
+    segment: u64,
+    log_epoch: u8,
+    hash_seed: u64,
+    /// Next chunk the eviction looks at.
+    hand: usize,
+}
+
+/// A copy of the eviction counts.
+pub struct EvictionStamps(Box<[u32; EVICTION_GROUPS]>);
+
+impl EvictionStamps {
+    /// The one for a key.
+    pub fn of(&self, hash: u32) -> u32 {
+        self.0[eviction_group(hash)]
+    }
+}
+
+/// How far the checkpoint of a partition is.
+pub enum CutPhase {
+    /// None is running.
+    None,
+    /// Cells are being collected; holds what cells that changed meanwhile were at the cut.
+    Collecting(Vec<(Vec<u8>, Option<Cell>)>),
+    /// All is collected and on its way to the cold store.
+    Writing,
+    /// It is durable; marks are being taken off.
+    Completing,
+    /// The counters were all deleted while it collected: it comes to nothing.
+    Overtaken,
+}
+
+impl Partition {
+    /// An empty partition.
+    pub fn new(index: u16, hash_seed: u64) -> Partition {
+        Partition {
+            index,
+            table: Table::new(),
+            ids: Ids::default(),
+            sessions: HashMap::new(),
+            expiries: Expiries::default(),
+            sequence: 0,
+            time_ms: 0,
+            ledger: 0,
+            count: 0,
+            generation: 0,
+            complete: true,
+            last_offset: 0,
+            checkpoints: 0,
+            evicted: 0,
+            due_rows: Vec::new(),
+            effects: Vec::new(),
+            cut: CutPhase::None,
+            evictions: Box::new([0; EVICTION_GROUPS]),
+            odd: false,
+            segment: u64::MAX,
+            log_epoch: 0,
+            hash_seed,
+            hand: 0,
+        }
+    }
+
+    /// The hash of a key in this process.
+    pub fn hash(&self, key: &[u8]) -> u32 {
+        hash(key, self.hash_seed)
+    }
+
+    /// Starts a batch that may write: time moves on, and ids of another log segment mean nothing any more.
+    pub fn begin(&mut self, now_ms: u64, segment: u64) {
+        self.time_ms = self.time_ms.max(now_ms);
+        if segment != self.segment {
+            // 255 epochs per round; at a new round old marks would look fresh.
+            if self.segment == u64::MAX || segment / 255 != self.segment / 255 {
+                self.table.reset_epochs();
+            }
+            self.segment = segment;
+            self.log_epoch = (segment % 255) as u8 + 1;
+        }
+    }
+
+    /// Carries out a change of one counter. `found` is its record, `before` the cell in it.
+    #[inline]
+    pub fn change(
+        &mut self,
+        hash: u32,
+        key: &[u8],
+        found: Option<RecordNumber>,
+        before: Option<Cell>,
+        change: &Change,
+    ) {
+        let after = match change {
+            Change::Keep => return,
+            Change::Put(cell) => Some(*cell),
+            Change::Remove => None,
+        };
+        self.sequence += 1;
+        let number = found.unwrap_or_else(|| self.table.insert(hash, key, None, Flags::NONE));
+        self.mark_dirty(number, before);
+        if self.table.epoch(number) != self.log_epoch {
+            entry::put_define(&mut self.effects, number, key, before.as_ref());
+            self.table.set_epoch(number, self.log_epoch);
+        }
+        match plain_delta(before, after, self.time_ms) {
+            Some(delta) => entry::put_add(&mut self.effects, number, delta),
+            None => entry::put_put(&mut self.effects, number, after.as_ref()),
+        }
+        self.account(hash, before, after);
+        self.table.set_cell(hash, number, after);
+    }
+
+    /// The totals after a change.
+    pub fn account(&mut self, hash: u32, before: Option<Cell>, after: Option<Cell>) {
+        let value = |cell: Option<Cell>| cell.map_or(0, |cell| i128::from(cell.value));
+        let expiry = |cell: Option<Cell>| cell.map_or(NEVER, |cell| cell.expires_at_ms);
+        self.ledger += value(after) - value(before);
+        self.count = self.count + u64::from(after.is_some()) - u64::from(before.is_some());
+        self.expiries.changed(hash, expiry(before), expiry(after));
+    }
+
+    /// Marks a record as changed since the last cut; saves what it was for a checkpoint that needs it.
+    pub fn mark_dirty(&mut self, number: RecordNumber, before: Option<Cell>) {
+        let flags = self.table.flags(number);
+        let mut marked = flags.with(self.dirty_now()).with(Flags::REFERENCED);
+        if !flags.any(Flags::DIRTY) {
+            // A clean record says what the cold store has.
+            marked = if before.is_none() { marked.with(Flags::NEWBORN) } else { marked.without(Flags::NEWBORN) };
+        }
+        match &mut self.cut {
+            CutPhase::Collecting(before_images) if flags.any(dirty_flag(!self.odd)) && !flags.any(Flags::SAVED) => {
+                before_images.push((self.table.key(number).to_vec(), before));
+                marked = marked.with(Flags::SAVED);
+            }
+            CutPhase::Completing => marked = marked.without(dirty_flag(!self.odd)).without(Flags::SAVED),
+            _ => {}
+        }
+        if marked != flags {
+            self.table.set_flags(number, marked);
+        }
+    }
+
+    fn dirty_now(&self) -> Flags {
+        dirty_flag(self.odd)
+    }
+
+    /// Remembers a request id, in memory and in the log.
+    pub fn remember(&mut self, remembered: Remembered) {
+        self.sequence += 1;
+        entry::put_remember(&mut self.effects, &remembered);
+        self.ids.remember(remembered);
+    }
+
+    /// Moves a producer session on, in memory and in the log.
+    pub fn set_session(&mut self, producer: &[u8], session: Session) {
+        self.sequence += 1;
+        entry::put_session(&mut self.effects, producer, &session);
+        self.sessions.insert(producer.into(), (session, true));
+    }
+
+    /// Deletes every counter.
+    pub fn clear(&mut self) {
+        self.sequence += 1;
+        entry::put_clear(&mut self.effects);
+        self.clear_cells();
+        self.generation += 1;
+        self.complete = true;
+        // Their rows lie in the space that is left behind.
+        self.sessions.values_mut().for_each(|(_, dirty)| *dirty = true);
+    }
+
+    /// Takes every counter out of memory and out of the totals.
+    pub fn clear_cells(&mut self) {
+        self.table = Table::new();
+        self.expiries.clear();
+        self.due_rows.clear();
+        self.ledger = 0;
+        self.count = 0;
+        self.hand = 0;
+        self.evictions.iter_mut().for_each(|stamp| *stamp = stamp.wrapping_add(1));
+        if matches!(self.cut, CutPhase::Collecting(_)) {
+            self.cut = CutPhase::Overtaken;
+        }
+    }
+
+    /// What a cold read of this key must find unchanged before its result is believed.
+    pub fn eviction_stamp(&self, hash: u32) -> u32 {
+        self.evictions[eviction_group(hash)]
+    }
+
+    /// All of those, for many keys at once.
+    pub fn eviction_stamps(&self) -> EvictionStamps {
+        EvictionStamps(self.evictions.clone())
+    }
+
+    /// Puts what a cold read found into the table, unless somebody was faster or the read may be stale.
+    /// Returns whether the key is in the table now.
+    pub fn admit(&mut self, hash: u32, key: &[u8], cell: Option<Cell>, stamp: u32) -> bool {
+        if self.table.find(hash, key).is_some() {
+            return true;
+        }
+        if self.eviction_stamp(hash) != stamp {
+            return false;
+        }
+        self.table.insert(hash, key, cell, Flags::REFERENCED);
+        if let Some(cell) = cell {
+            self.expiries.changed(hash, NEVER, cell.expires_at_ms);
+        }
+        true
+    }
+
+    /// The other dirty flag becomes the current one: everything marked so far belongs to the cut.
+    pub fn begin_cut(&mut self) {
+        debug_assert!(matches!(self.cut, CutPhase::None));
+        self.odd = !self.odd;
+        self.cut = CutPhase::Collecting(Vec::new());
+    }
+
+    /// Visits the cells of a chunk that belong to the cut and are not yet collected.
+    pub fn collect(&mut self, chunk: usize, mut visit: impl FnMut(&[u8], Option<Cell>)) {
+        if !self.table.chunk_is_dirty(chunk) {
+            return;
+        }
+        let wanted = dirty_flag(!self.odd);
+        for number in self.table.chunk_records(chunk) {
+            let flags = self.table.flags(number);
+            if flags.any(wanted) && !flags.any(Flags::SAVED) {
+                visit(self.table.key(number), self.table.cell(number));
+                self.table.set_flags(number, flags.with(Flags::SAVED));
+            }
+        }
+    }
+
+    /// Takes the marks of the cut off a chunk. With `durable` the cold store has the cells now, and tombstones
+    /// that nobody touched since are gone for good; without it they stay as dirty as before.
+    pub fn complete_chunk(&mut self, chunk: usize, durable: bool) {
+        if !self.table.chunk_is_dirty(chunk) {
+            return;
+        }
+        let (past, now) = (dirty_flag(!self.odd), self.dirty_now());
+        for number in self.table.chunk_records(chunk) {
+            let flags = self.table.flags(number);
+            if !flags.any(past) {
+                continue;
+            }
+            let mut left = flags.without(past).without(Flags::SAVED);
+            if !durable {
+                left = left.with(now);
+            } else if !flags.any(now) {
+                left = left.without(Flags::NEWBORN);
+            }
+            self.table.set_flags(number, left);
+            if left.any(Flags::ABSENT) && !left.any(Flags::DIRTY) {
+                let hash = self.hash(self.table.key(number));
+                self.bump_evictions(hash);
+                self.table.remove(hash, number);
+            }
+        }
+    }
+
+    fn bump_evictions(&mut self, hash: u32) {
+        let stamp = &mut self.evictions[eviction_group(hash)];
+        *stamp = stamp.wrapping_add(1);
+    }
+
+    /// Bytes this partition holds in memory.
+    pub fn allocated_bytes(&self) -> usize {
+        self.table.allocated_bytes() + self.ids.allocated_bytes()
+    }
+
+    /// Evicts clean counters until the partition fits its budget again or enough was done for now.
+    pub fn make_room(&mut self, budget_bytes: usize) {
+        if !matches!(self.cut, CutPhase::None) {
+            return;
+        }
+        let mut looked_at = 0;
+        let mut sweeps = 0;
+        while self.allocated_bytes() > budget_bytes && sweeps < SWEEPS_PER_BATCH && looked_at < self.table.chunk_count()
+        {
+            let chunk = self.hand % self.table.chunk_count();
+            self.hand = chunk + 1;
+            looked_at += 1;
+            // Copying dirty records around frees nothing: a chunk must promise at least half of itself.
+            let promise = self.table.chunk_reclaimable(chunk, USUAL_RECORD_BYTES).unwrap_or(0);
+            if promise * 2 < crate::table::CHUNK_BYTES {
+                continue;
+            }
+            self.sweep(chunk);
+            sweeps += 1;
+        }
+    }
+
+    fn sweep(&mut self, chunk: usize) {
+        let seed = self.hash_seed;
+        let (evictions, evicted, complete) = (&mut self.evictions, &mut self.evicted, &mut self.complete);
+        self.table.sweep_chunk(
+            chunk,
+            |key| hash(key, seed),
+            |flags, key| {
+                if flags.any(Flags::DIRTY) {
+                    Fate::Stay
+                } else if flags.any(Flags::REFERENCED) {
+                    Fate::StayUnreferenced
+                } else {
+                    let stamp = &mut evictions[eviction_group(hash(key, seed))];
+                    *stamp = stamp.wrapping_add(1);
+                    if !flags.any(Flags::ABSENT) {
+                        *evicted += 1;
+                        *complete = false;
+                    }
+                    Fate::Leave
+                }
+            },
+        );
+    }
+}
+
+/// The hash of a key in a process whose seed is `seed`.
+#[inline]
+pub fn hash(key: &[u8], seed: u64) -> u32 {
+    xxh3_64_with_seed(key, seed) as u32
+}
+
+fn eviction_group(hash: u32) -> usize {
+    (hash >> 24) as usize
+}
+
+fn dirty_flag(odd: bool) -> Flags {
+    if odd { Flags::DIRTY_ODD } else { Flags::DIRTY_EVEN }
+}
+
+/// The delta, if the change is nothing but an addition at the batch's time.
+#[inline]
+fn plain_delta(before: Option<Cell>, after: Option<Cell>, time_ms: u64) -> Option<i64> {
+    let (before, after) = (before?, after?);
+    let is_plain = after.birth == before.birth
+        && after.expires_at_ms == before.expires_at_ms
+        && after.version == before.version.wrapping_add(1)
+        && after.updated_at_ms == time_ms;
+    if is_plain { after.value.checked_sub(before.value) } else { None }
+}

@@ -1,0 +1,247 @@
+//! Recovery: the newest checkpoint of every partition, then the log after it.
+//!
+//! A segment is folded from its start, because that is where the ids of its keys are defined. Effects that a
+//! partition's checkpoint already contains only bring the fold to the state of the checkpoint; effects after it
+//! are changes and leave dirty cells, totals, request ids and sessions behind.
+
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use quipu_counting::{Cell, Policies};
+use quipu_store::cold::{ColdError, ColdStore};
+use quipu_store::{Disk, Log, LogError, Visit};
+use quipu_wire::entry::{Effect, Malformed, Reader, Section, sections};
+
+use crate::folder::Folder;
+use crate::ids::Slice;
+use crate::options::{OpenError, Options};
+use crate::partition::Partition;
+use crate::record::Flags;
+use crate::rows::{self, Cut};
+use crate::table::RecordNumber;
+
+/// What a restart found.
+pub struct Recovered {
+    pub partitions: Vec<Partition>,
+    pub policies: Policies,
+    pub log: Log,
+    /// Offset of every partition's checkpoint.
+    pub cuts: Vec<u64>,
+}
+
+/// A counter's birth is a sequence. In modes that acknowledge before the log is durable a power cut may lose
+/// changes whose births somebody saw; going on so far above makes sure that none is given out twice.
+const SEQUENCE_GAP: u64 = 1 << 24;
+
+/// Brings everything back.
+pub fn recover(
+    disk: Arc<dyn Disk>,
+    folder: &Folder,
+    cold: &dyn ColdStore,
+    options: &Options,
+    hash_seed: u64,
+) -> Result<Recovered, OpenError> {
+    let mut replay = Replay::new(usize::from(folder.meta.partitions), hash_seed, options);
+    replay.load_checkpoints(cold)?;
+    let from = replay.cuts.iter().map(|cut| cut.offset).min().unwrap_or(0);
+    let log = Log::open(disk, &folder.path.join("log"), options.log, from, &mut |visit| replay.visit(visit))?;
+    let mut partitions = replay.partitions;
+    for partition in &mut partitions {
+        partition.last_offset = log.end();
+        if partition.sequence > 0 {
+            partition.sequence += SEQUENCE_GAP;
+        }
+    }
+    let cuts = replay.cuts.iter().map(|cut| cut.offset).collect();
+    Ok(Recovered { partitions, policies: replay.policies, log, cuts })
+}
+
+struct Replay {
+    partitions: Vec<Partition>,
+    policies: Policies,
+    cuts: Vec<Cut>,
+    /// Ids of the current segment, by partition: hash and record number of the key.
+    ids: Vec<HashMap<u32, (u32, RecordNumber)>>,
+    budget_bytes: usize,
+}
+
+impl Replay {
+    fn new(count: usize, hash_seed: u64, options: &Options) -> Replay {
+        let never = Cut { sequence: 0, time_ms: 0, offset: 0, count: 0, ledger: 0 };
+        Replay {
+            partitions: (0..count).map(|index| Partition::new(index as u16, hash_seed)).collect(),
+            policies: Policies::default(),
+            cuts: vec![never; count],
+            ids: vec![HashMap::new(); count],
+            budget_bytes: options.memory_bytes as usize / count,
+        }
+    }
+
+    fn load_checkpoints(&mut self, cold: &dyn ColdStore) -> Result<(), ColdError> {
+        for space in cold.spaces()? {
+            if let Some((partition, generation)) = rows::parse_partition_space(&space) {
+                self.load_partition(cold, &space, partition, generation)?;
+            } else if let Some(slice) = Slice::from_space(&space) {
+                self.load_tags(cold, &space, slice)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes over a partition's checkpoint if it is the newest life of the partition seen so far.
+    fn load_partition(
+        &mut self,
+        cold: &dyn ColdStore,
+        space: &str,
+        index: u16,
+        generation: u32,
+    ) -> Result<(), ColdError> {
+        let damaged = |malformed: Malformed| ColdError::Damaged(format!("space {space}: {malformed}"));
+        let Some(partition) = self.partitions.get_mut(usize::from(index)) else {
+            return Err(ColdError::Damaged(format!("space {space} belongs to a partition that does not exist")));
+        };
+        // The cut is part of the one write that makes a checkpoint: without it the space is empty.
+        let Some(value) = cold.get(space, rows::CUT_KEY)? else { return Ok(()) };
+        let cut = Cut::decode(&value).map_err(damaged)?;
+        if self.cuts[usize::from(index)].sequence > cut.sequence {
+            return Ok(());
+        }
+        self.cuts[usize::from(index)] = cut;
+        partition.sequence = cut.sequence;
+        partition.time_ms = cut.time_ms;
+        partition.count = cut.count;
+        partition.ledger = cut.ledger;
+        partition.generation = generation;
+        partition.complete = cut.count == 0;
+        if index == 0
+            && let Some(value) = cold.get(space, rows::POLICIES_KEY)?
+        {
+            self.policies = rows::decode_policies(&value).map_err(damaged)?;
+        }
+        let mut malformed = Ok(());
+        let sessions = (Bound::Included(rows::SESSION_PREFIX), Bound::Excluded(&b"T"[..]));
+        cold.scan(space, sessions.0, sessions.1, &mut |key, value| match Reader::new(value).session() {
+            Ok(session) => {
+                partition.sessions.insert(key[rows::SESSION_PREFIX.len()..].into(), (session, false));
+                ControlFlow::Continue(())
+            }
+            Err(error) => {
+                malformed = Err(damaged(error));
+                ControlFlow::Break(())
+            }
+        })?;
+        malformed
+    }
+
+    fn load_tags(&mut self, cold: &dyn ColdStore, space: &str, slice: Slice) -> Result<(), ColdError> {
+        cold.scan(space, Bound::Included(&[1]), Bound::Excluded(&[2]), &mut |key, value| {
+            let partition = rows::parse_tags_key(key).and_then(|index| self.partitions.get_mut(usize::from(index)));
+            if let Some(partition) = partition {
+                let (tags, _) = value.as_chunks::<4>();
+                partition.ids.add_tags(slice, tags.iter().map(|tag| u32::from_le_bytes(*tag)));
+            }
+            ControlFlow::Continue(())
+        })
+    }
+
+    fn visit(&mut self, visit: Visit<'_>) -> Result<(), LogError> {
+        match visit {
+            Visit::Segment { .. } => {
+                self.ids.iter_mut().for_each(HashMap::clear);
+                for partition in &mut self.partitions {
+                    partition.make_room(self.budget_bytes);
+                }
+                Ok(())
+            }
+            Visit::Record { start, payload, .. } => {
+                let malformed = |error: Malformed| LogError::Record(format!("offset {start}: {error}"));
+                for section in sections(payload) {
+                    self.section(&section.map_err(malformed)?).map_err(malformed)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn section(&mut self, section: &Section<'_>) -> Result<(), Malformed> {
+        let index = usize::from(section.partition);
+        let partition = self.partitions.get_mut(index).ok_or(Malformed("partition number"))?;
+        let is_new = section.sequence > self.cuts[index].sequence;
+        if is_new {
+            partition.sequence = section.sequence;
+            partition.time_ms = partition.time_ms.max(section.time_ms);
+        }
+        for effect in section.effects() {
+            match effect? {
+                Effect::Define { id, key, cell } => {
+                    let place = define(partition, key, cell);
+                    self.ids[index].insert(id, place);
+                }
+                Effect::Add { id, delta } => {
+                    let place = self.ids[index].get_mut(&id).ok_or(Malformed("id without definition"))?;
+                    let before = partition.table.cell(place.1).ok_or(Malformed("addition to nothing"))?;
+                    let value = before.value.checked_add(delta).ok_or(Malformed("addition beyond 64 bits"))?;
+                    let version = before.version.wrapping_add(1);
+                    let after = Cell { value, version, updated_at_ms: section.time_ms, ..before };
+                    replace(partition, place, Some(after), is_new);
+                }
+                Effect::Put { id, cell } => {
+                    let place = self.ids[index].get_mut(&id).ok_or(Malformed("id without definition"))?;
+                    replace(partition, place, Some(cell), is_new);
+                }
+                Effect::Remove { id } => {
+                    let place = self.ids[index].get_mut(&id).ok_or(Malformed("id without definition"))?;
+                    replace(partition, place, None, is_new);
+                }
+                Effect::Clear => {
+                    let (count, ledger) = (partition.count, partition.ledger);
+                    partition.clear_cells();
+                    self.ids[index].clear();
+                    if is_new {
+                        partition.clear();
+                        partition.effects.clear();
+                        partition.sequence = section.sequence;
+                    } else {
+                        (partition.count, partition.ledger) = (count, ledger);
+                    }
+                }
+                Effect::Remember(remembered) if is_new => partition.ids.remember(remembered),
+                Effect::Session { producer, session } if is_new => {
+                    partition.sessions.insert(producer.into(), (session, true));
+                }
+                Effect::Policy { pattern, policy } if is_new => {
+                    self.policies.set(pattern, policy);
+                }
+                Effect::Remember(_) | Effect::Session { .. } | Effect::Policy { .. } => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn define(partition: &mut Partition, key: &[u8], cell: Option<Cell>) -> (u32, RecordNumber) {
+    let hash = partition.hash(key);
+    let number = match partition.table.find(hash, key) {
+        Some(number) => partition.table.set_cell(hash, number, cell),
+        None => {
+            if let Some(cell) = cell {
+                partition.expiries.changed(hash, quipu_counting::NEVER, cell.expires_at_ms);
+            }
+            partition.table.insert(hash, key, cell, Flags::NONE)
+        }
+    };
+    (hash, number)
+}
+
+fn replace(partition: &mut Partition, place: &mut (u32, RecordNumber), after: Option<Cell>, is_new: bool) {
+    let (hash, number) = *place;
+    let before = partition.table.cell(number);
+    if is_new {
+        partition.mark_dirty(number, before);
+        partition.account(hash, before, after);
+    } else if let Some(cell) = after {
+        partition.expiries.changed(hash, quipu_counting::NEVER, cell.expires_at_ms);
+    }
+    place.1 = partition.table.set_cell(hash, number, after);
+}

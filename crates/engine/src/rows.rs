@@ -1,0 +1,163 @@
+//! How the engine's state lies in the cold store.
+//!
+//! ```text
+//! space p<partition 3>-<generation>         one per partition and life of it
+//!   'C' namespace:4be kind:1 key    -> cell              kind 0: a sum
+//!   'E' expires_at_ms:8be key       -> (empty)           index of what expires when
+//!   'M'                             -> cut
+//!   'P'                             -> count:v (pattern policy)*      in partition 0
+//!   'S' producer                    -> session
+//! space ids-<start ms 13>-<end ms 13>       request ids of one slice of time
+//!   0x00 partition:2be identity:16be          -> remembered without the identity
+//!   0x01 partition:2be sequence:8be           -> tags, 4 bytes each, little-endian
+//! cut := format:1 sequence:v time_ms:v offset:v count:v ledger:16
+//! ```
+//!
+//! Cells, keys and numbers are coded as in the log (see `quipu_wire::entry`).
+
+use quipu_counting::{Identity, Policies};
+use quipu_wire::entry::{self, Malformed, Reader};
+
+use crate::execute::NAMESPACE;
+
+/// Format of the cut row.
+const CUT_FORMAT: u8 = 1;
+const KIND_SUM: u8 = 0;
+
+/// The row of the cut.
+pub const CUT_KEY: &[u8] = b"M";
+/// The row of all policies.
+pub const POLICIES_KEY: &[u8] = b"P";
+/// What every row of a cell begins with.
+pub const CELL_PREFIX: &[u8] = b"C\0\0\0\0\0";
+/// What every row of a session begins with.
+pub const SESSION_PREFIX: &[u8] = b"S";
+
+/// What a checkpoint says about the partition as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// The last change in it.
+    pub sequence: u64,
+    /// Entry time of that change.
+    pub time_ms: u64,
+    /// Every record of the partition after the cut ends after this offset.
+    pub offset: u64,
+    /// Counters that exist.
+    pub count: u64,
+    /// Sum of their values.
+    pub ledger: i128,
+}
+
+impl Cut {
+    /// The row's value.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![CUT_FORMAT];
+        for number in [self.sequence, self.time_ms, self.offset, self.count] {
+            entry::put_varint(&mut out, number);
+        }
+        out.extend_from_slice(&self.ledger.to_le_bytes());
+        out
+    }
+
+    /// From the row's value.
+    pub fn decode(value: &[u8]) -> Result<Cut, Malformed> {
+        let mut reader = Reader::new(value);
+        if reader.byte()? != CUT_FORMAT {
+            return Err(Malformed("checkpoint of another format; written by a newer version?"));
+        }
+        Ok(Cut {
+            sequence: reader.varint()?,
+            time_ms: reader.varint()?,
+            offset: reader.varint()?,
+            count: reader.varint()?,
+            ledger: i128::from_le_bytes(reader.array()?),
+        })
+    }
+}
+
+/// The space of a partition.
+pub fn partition_space(partition: u16, generation: u32) -> String {
+    format!("p{partition:03}-{generation}")
+}
+
+/// The partition and generation of a space.
+pub fn parse_partition_space(space: &str) -> Option<(u16, u32)> {
+    let (partition, generation) = space.strip_prefix('p')?.split_once('-')?;
+    Some((partition.parse().ok()?, generation.parse().ok()?))
+}
+
+/// The row of a cell.
+pub fn cell_key(key: &[u8]) -> Vec<u8> {
+    let mut row = Vec::with_capacity(6 + key.len());
+    put_cell_key(&mut row, key);
+    row
+}
+
+/// Appends the row of a cell.
+pub fn put_cell_key(out: &mut Vec<u8>, key: &[u8]) {
+    out.push(b'C');
+    out.extend_from_slice(&NAMESPACE.to_be_bytes());
+    out.push(KIND_SUM);
+    out.extend_from_slice(key);
+}
+
+/// The row of the expiry index.
+pub fn expiry_key(expires_at_ms: u64, key: &[u8]) -> Vec<u8> {
+    let mut row = Vec::with_capacity(9 + key.len());
+    row.push(b'E');
+    row.extend_from_slice(&expires_at_ms.to_be_bytes());
+    row.extend_from_slice(key);
+    row
+}
+
+/// The row of a session.
+pub fn session_key(producer: &[u8]) -> Vec<u8> {
+    [SESSION_PREFIX, producer].concat()
+}
+
+/// The row of a request id.
+pub fn id_key(partition: u16, identity: Identity) -> Vec<u8> {
+    let mut row = Vec::with_capacity(19);
+    row.push(0);
+    row.extend_from_slice(&partition.to_be_bytes());
+    row.extend_from_slice(&identity.to_be_bytes());
+    row
+}
+
+/// The row of tags that one checkpoint added.
+pub fn tags_key(partition: u16, sequence: u64) -> Vec<u8> {
+    let mut row = vec![1];
+    row.extend_from_slice(&partition.to_be_bytes());
+    row.extend_from_slice(&sequence.to_be_bytes());
+    row
+}
+
+/// The partition of a row of tags.
+pub fn parse_tags_key(row: &[u8]) -> Option<u16> {
+    match row {
+        [1, high, low, ..] => Some(u16::from_be_bytes([*high, *low])),
+        _ => None,
+    }
+}
+
+/// All policies in one row.
+pub fn encode_policies(policies: &Policies) -> Vec<u8> {
+    let mut out = Vec::new();
+    entry::put_varint(&mut out, policies.len() as u64);
+    for (pattern, policy) in policies.iter() {
+        entry::put_bytes(&mut out, pattern);
+        entry::put_policy_value(&mut out, policy);
+    }
+    out
+}
+
+/// From that row.
+pub fn decode_policies(value: &[u8]) -> Result<Policies, Malformed> {
+    let mut reader = Reader::new(value);
+    let mut policies = Policies::default();
+    for _ in 0..reader.varint()? {
+        let pattern = reader.bytes()?;
+        policies.set(pattern, Some(reader.policy()?));
+    }
+    Ok(policies)
+}

@@ -1,0 +1,159 @@
+//! Walking over all keys in pages.
+//!
+//! A partition is walked in memory first, in the order of hashes (only what the cold store does not have, unless
+//! memory has everything), then in the cold store in the order of keys. In this order nothing that exists all
+//! the time is missed: a key that was in the cold store when the walk passed it in memory is still there later.
+//!
+//! The cursor is `1 + (place << 32 | payload)` with place = 2 * partition, or 2 * partition + 1 for the cold
+//! part; it stays below 2^53 for clients that keep it in a double. In memory the payload is the hash to go on
+//! from. In the cold store it names a remembered key; when that was forgotten the partition's cold part starts
+//! over, which repeats keys but misses none.
+
+use std::collections::BTreeMap;
+use std::ops::{Bound, ControlFlow};
+
+use quipu_counting::service::ScanPage;
+use quipu_counting::{Counters, Unavailable};
+use quipu_wire::entry::Reader;
+
+use crate::engine::{Engine, cold_unavailable};
+use crate::record::Flags;
+use crate::rows;
+
+/// Walks whose place is remembered; the oldest is forgotten first.
+const WALKS_MAX: usize = 1024;
+/// Keys per page, whatever the caller asks.
+const PAGE_MAX: usize = 10_000;
+
+/// Places in the cold store where walks go on.
+#[derive(Default)]
+pub struct Scans {
+    next: u32,
+    places: BTreeMap<u32, Vec<u8>>,
+}
+
+impl Scans {
+    fn keep(&mut self, row: Vec<u8>) -> u32 {
+        self.next = self.next.wrapping_add(1).max(1);
+        self.places.insert(self.next, row);
+        if self.places.len() > WALKS_MAX {
+            self.places.pop_first();
+        }
+        self.next
+    }
+}
+
+impl Engine {
+    pub(crate) fn scan_page(&self, cursor: u64, count: usize, now_ms: u64) -> Result<ScanPage, Unavailable> {
+        let wanted = count.clamp(1, PAGE_MAX);
+        let mut keys = Vec::new();
+        let mut position = cursor.saturating_sub(1);
+        let mut reveals = 0;
+        let cursor = loop {
+            let place = position >> 32;
+            let index = (place / 2) as usize;
+            if index >= self.partitions.len() {
+                break 0;
+            }
+            let payload = position as u32;
+            let left = wanted - keys.len();
+            let next = if place % 2 == 0 {
+                self.scan_memory(index, payload, left, now_ms, &mut keys, &mut reveals)
+            } else {
+                self.scan_cold(index, payload, left, now_ms, &mut keys)?
+            };
+            position = match next {
+                Next::Payload(payload) => place << 32 | u64::from(payload),
+                Next::Cold => (place + 1) << 32,
+                Next::Partition => (place / 2 + 1) * 2 << 32,
+            };
+            if keys.len() >= wanted {
+                // The end may be known only by another, empty page; clients expect that.
+                break 1 + position;
+            }
+        };
+        // Keys that somebody is shown must not be taken back by a crash.
+        self.settle(reveals)?;
+        Ok(ScanPage { keys, cursor })
+    }
+
+    fn scan_memory(
+        &self,
+        index: usize,
+        from: u32,
+        count: usize,
+        now_ms: u64,
+        keys: &mut Vec<Vec<u8>>,
+        reveals: &mut u64,
+    ) -> Next {
+        let held = self.partitions[index].lock();
+        *reveals = held.last_offset.max(*reveals);
+        let next = held.table.walk_from(from, count, |number| {
+            let wanted = held.complete || held.table.flags(number).any(Flags::NEWBORN);
+            if wanted && held.table.cell(number).is_some_and(|cell| cell.is_live(now_ms)) {
+                keys.push(held.table.key(number).to_vec());
+            }
+        });
+        match next {
+            Some(hash) => Next::Payload(hash),
+            None if held.complete => Next::Partition,
+            None => Next::Cold,
+        }
+    }
+
+    fn scan_cold(
+        &self,
+        index: usize,
+        payload: u32,
+        count: usize,
+        now_ms: u64,
+        keys: &mut Vec<Vec<u8>>,
+    ) -> Result<Next, Unavailable> {
+        let from = self.scans.lock().places.get(&payload).cloned();
+        let start = match &from {
+            Some(row) => Bound::Excluded(&row[..]),
+            None => Bound::Included(rows::CELL_PREFIX),
+        };
+        let space = {
+            let held = self.partitions[index].lock();
+            rows::partition_space(held.index, held.generation)
+        };
+        let mut found: Vec<(Vec<u8>, bool)> = Vec::new();
+        let mut rows_seen = 0;
+        let visit = &mut |row: &[u8], value: &[u8]| {
+            let live = Reader::new(value).cell().is_ok_and(|cell| cell.is_live(now_ms));
+            found.push((row.to_vec(), live));
+            rows_seen += 1;
+            if rows_seen < count.max(16) { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        };
+        self.cold.scan(&space, start, Bound::Excluded(b"D"), visit).map_err(cold_unavailable)?;
+        let last = found.last().map(|(row, _)| row.clone());
+        let is_page = found.len() >= count.max(16);
+        let held = self.partitions[index].lock();
+        for (row, live_on_disk) in found {
+            let Some(key) = row.get(rows::CELL_PREFIX.len()..) else { continue };
+            // Memory knows better where it knows.
+            let live = match held.table.find(held.hash(key), key) {
+                Some(number) => held.table.cell(number).is_some_and(|cell| cell.is_live(now_ms)),
+                None => live_on_disk,
+            };
+            if live {
+                keys.push(key.to_vec());
+            }
+        }
+        drop(held);
+        match last {
+            Some(row) if is_page => Ok(Next::Payload(self.scans.lock().keep(row))),
+            _ => Ok(Next::Partition),
+        }
+    }
+}
+
+enum Next {
+    /// Go on in the same part.
+    Payload(u32),
+    /// Go on with the cold part of the partition.
+    Cold,
+    /// Go on with the next partition.
+    Partition,
+}

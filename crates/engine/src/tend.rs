@@ -1,0 +1,323 @@
+//! The chores: what the keeper does, one round a call. Also what a simulation calls instead of a thread.
+
+use std::ops::{Bound, ControlFlow};
+use std::sync::atomic::Ordering;
+
+use quipu_counting::{Cell, Change};
+use quipu_store::cold::ColdError;
+use quipu_wire::entry::{self, Reader};
+
+use crate::engine::Engine;
+use crate::execute::unavailable;
+use crate::fetch::{Fetched, Missing};
+use crate::ids::Slice;
+use crate::partition::Partition;
+use crate::rows;
+
+/// Expired counters removed per partition and round, so that a wave of expiries never holds a lock for long.
+const EXPIRIES_PER_ROUND: usize = 1_000;
+/// Rows of the expiry index looked at per partition and round.
+const DUE_ROWS_PER_ROUND: usize = 1_000;
+/// How often the expiry index on disk is looked at.
+const DUE_PAUSE_MS: u64 = 1_000;
+/// Counters brought back into memory per partition and round after a restart.
+const WARM_ROWS_PER_ROUND: usize = 10_000;
+/// What a counter takes in memory, roughly, for guessing whether all of them fit.
+const WARM_BYTES_PER_COUNTER: u64 = 100;
+
+/// Where the chores stopped last time.
+pub struct Chores {
+    /// End of the log at the last checkpoint.
+    checkpoint_at: u64,
+    /// When the expiry index on disk was looked at.
+    due_at_ms: u64,
+    /// How far into it, by partition.
+    due_from: Vec<Vec<u8>>,
+    /// How far bringing counters back into memory is, by partition.
+    warm: Vec<Warm>,
+    /// The last failure said, so that it is not said twenty times a second.
+    complaint: String,
+}
+
+#[derive(Clone, Default)]
+enum Warm {
+    #[default]
+    NotStarted,
+    /// Everything up to this row is in memory; what was evicted and deleted so far.
+    At { row: Vec<u8>, evicted: u64, generation: u32 },
+    Done,
+}
+
+impl Chores {
+    /// For so many partitions.
+    pub fn new(partitions: usize) -> Chores {
+        Chores {
+            checkpoint_at: 0,
+            due_at_ms: 0,
+            due_from: vec![Vec::new(); partitions],
+            warm: vec![Warm::NotStarted; partitions],
+            complaint: String::new(),
+        }
+    }
+}
+
+impl Engine {
+    /// One round of everything that is due. Failures are said in the log of the process and tried again.
+    pub fn tend(&self, now_ms: u64) {
+        let mut chores = self.chores.lock();
+        let result = self.tend_with(&mut chores, now_ms);
+        let complaint = result.err().unwrap_or_default();
+        if complaint != chores.complaint {
+            if !complaint.is_empty() {
+                tracing::warn!("housekeeping: {complaint}");
+            }
+            chores.complaint = complaint;
+        }
+    }
+
+    fn tend_with(&self, chores: &mut Chores, now_ms: u64) -> Result<(), String> {
+        for index in 0..self.partitions.len() {
+            self.expire_due(index, now_ms)?;
+        }
+        self.checkpoint_where_due(chores).map_err(|error| error.to_string())?;
+        if now_ms >= chores.due_at_ms + DUE_PAUSE_MS || now_ms < chores.due_at_ms {
+            chores.due_at_ms = now_ms;
+            for (index, from) in chores.due_from.iter_mut().enumerate() {
+                self.fetch_due(index, from, now_ms).map_err(|error| error.to_string())?;
+            }
+            self.forget_ids(now_ms).map_err(|error| error.to_string())?;
+        }
+        for (index, warm) in chores.warm.iter_mut().enumerate() {
+            self.warm_up(index, warm).map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Removes counters in memory whose time has come.
+    fn expire_due(&self, index: usize, now_ms: u64) -> Result<(), String> {
+        let room = EXPIRIES_PER_ROUND * (entry::EFFECTS_BYTES_MAX + quipu_counting::KEY_BYTES_MAX) + 64;
+        let has_due = {
+            let mut held = self.partitions[index].lock();
+            rebuild_if_bloated(&mut held);
+            match held.expiries.pop_due(now_ms) {
+                Some(hash) => {
+                    held.expiries.put_back(hash, now_ms);
+                    true
+                }
+                None => false,
+            }
+        };
+        if !has_due {
+            return Ok(());
+        }
+        let appender = self.log.appender(room).map_err(|error| unavailable(error).to_string())?;
+        let mut held = self.partitions[index].lock();
+        held.begin(now_ms, appender.segment());
+        let time_ms = held.time_ms;
+        let mut removed = 0;
+        while removed < EXPIRIES_PER_ROUND
+            && let Some(hash) = held.expiries.pop_due(time_ms)
+        {
+            let mut numbers = Vec::new();
+            held.table.find_by_hash(hash, |number| numbers.push(number));
+            for number in numbers {
+                match held.table.cell(number) {
+                    Some(cell) if !cell.is_live(time_ms) => {
+                        let key = held.table.key(number).to_vec();
+                        held.change(hash, &key, Some(number), Some(cell), &Change::Remove);
+                        removed += 1;
+                    }
+                    Some(cell) => held.expiries.put_back(hash, cell.expires_at_ms),
+                    None => {}
+                }
+            }
+        }
+        if !held.effects.is_empty() {
+            let mut record = Vec::new();
+            entry::put_section(&mut record, held.index, held.time_ms, held.sequence, &held.effects);
+            held.effects.clear();
+            held.last_offset = appender.append(&[&record]).map_err(|error| self.poison(error).to_string())?;
+        }
+        self.counts.expired.add(removed as u64);
+        drop((held, appender));
+        self.log.roll_if_full().map(|_| ()).map_err(|error| error.to_string())
+    }
+
+    /// A checkpoint for every share of the tail that was written, of the partition whose last one is oldest;
+    /// and one for every partition that cannot fit its memory because of what is not yet in the cold store.
+    fn checkpoint_where_due(&self, chores: &mut Chores) -> Result<(), ColdError> {
+        let share = self.log_tail_bytes / self.partitions.len() as u64;
+        let end = self.log.end();
+        let start = self.oldest_cut.load(Ordering::Acquire).max(chores.checkpoint_at);
+        if end.saturating_sub(start) >= share {
+            let oldest = {
+                let cuts = self.cuts.lock();
+                cuts.iter().enumerate().min_by_key(|(_, offset)| **offset).map_or(0, |(index, _)| index)
+            };
+            // Only part of the way, so that a backlog is worked off one by one.
+            chores.checkpoint_at = start + share;
+            self.checkpoint(oldest as u16)?;
+        }
+        for index in 0..self.partitions.len() {
+            let crowded = {
+                let mut held = self.partitions[index].lock();
+                held.make_room(self.partition_budget_bytes);
+                held.allocated_bytes() > self.partition_budget_bytes + self.partition_budget_bytes / 8
+            };
+            if crowded {
+                self.relieve(index as u16)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checkpoints a partition and evicts what that made evictable. Where the log is what is too long, the
+    /// partition that holds it back is checkpointed.
+    pub(crate) fn relieve(&self, partition: u16) -> Result<(), ColdError> {
+        let holds_back = {
+            let cuts = self.cuts.lock();
+            let oldest = cuts.iter().enumerate().min_by_key(|(_, offset)| **offset);
+            let tail = oldest.map_or(0, |(_, offset)| self.log.end().saturating_sub(*offset));
+            oldest.filter(|_| tail > self.log_tail_bytes).map(|(index, _)| index as u16)
+        };
+        if let Some(oldest) = holds_back {
+            self.checkpoint(oldest)?;
+        }
+        let over = || {
+            let held = self.partitions[usize::from(partition)].lock();
+            held.allocated_bytes() > self.partition_budget_bytes
+        };
+        if over() {
+            self.checkpoint(partition)?;
+        }
+        // A sweep first takes marks of use away, then evicts: two rounds over all chunks are enough.
+        let rounds = self.partitions[usize::from(partition)].lock().table.chunk_count() * 2;
+        for _ in 0..rounds {
+            if !over() {
+                break;
+            }
+            self.partitions[usize::from(partition)].lock().make_room(self.partition_budget_bytes);
+        }
+        Ok(())
+    }
+
+    /// Brings counters on disk whose time has come into memory, where [`Engine::expire_due`] removes them.
+    fn fetch_due(&self, index: usize, from: &mut Vec<u8>, now_ms: u64) -> Result<(), ColdError> {
+        let (space, generation) = {
+            let held = self.partitions[index].lock();
+            (rows::partition_space(held.index, held.generation), held.generation)
+        };
+        let mut due: Vec<Vec<u8>> = Vec::new();
+        let start = if from.is_empty() { Bound::Included(&b"E"[..]) } else { Bound::Excluded(&from[..]) };
+        let end = rows::expiry_key(now_ms.saturating_add(1), &[]);
+        self.cold.scan(&space, start, Bound::Excluded(&end), &mut |row, _| {
+            due.push(row.to_vec());
+            if due.len() < DUE_ROWS_PER_ROUND { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        let Some(last) = due.last() else { return Ok(()) };
+        *from = last.clone();
+        let mut missing = Missing::default();
+        {
+            let mut held = self.partitions[index].lock();
+            if held.generation != generation {
+                from.clear();
+                return Ok(());
+            }
+            for row in &due {
+                let key = row.get(9..).unwrap_or_default();
+                let hash = held.hash(key);
+                if !key.is_empty() && !held.complete && held.table.find(hash, key).is_none() {
+                    missing.cell(&held, hash, key);
+                }
+            }
+            held.due_rows.extend(due);
+        }
+        self.fetch(missing, &mut Fetched::default())
+    }
+
+    /// Drops slices of request ids whose window has passed.
+    fn forget_ids(&self, now_ms: u64) -> Result<(), ColdError> {
+        // Entry time, not the clock: the slowest partition decides.
+        let mut times = self.partitions.iter().map(|held| held.lock().time_ms).filter(|time_ms| *time_ms > 0);
+        let now_ms = times.try_fold(now_ms, |oldest, time_ms| Some(oldest.min(time_ms.max(now_ms)))).unwrap_or(now_ms);
+        for partition in &self.partitions {
+            partition.lock().ids.drop_slices(now_ms, self.id_window_ms);
+        }
+        for space in self.cold.spaces()? {
+            if Slice::from_space(&space).is_some_and(|slice| slice.is_over(now_ms, self.id_window_ms)) {
+                self.cold.drop_space(&space)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// After a restart: brings counters back into memory behind the traffic, as long as all of them fit. Once
+    /// all are there, a key that is not in memory is known not to exist.
+    fn warm_up(&self, index: usize, warm: &mut Warm) -> Result<(), ColdError> {
+        let (space, stamps) = {
+            let held = self.partitions[index].lock();
+            let fits = held.count * WARM_BYTES_PER_COUNTER < self.partition_budget_bytes as u64 * 3 / 4;
+            if held.complete || !fits {
+                *warm = Warm::Done;
+            }
+            if let Warm::NotStarted = warm {
+                *warm = Warm::At { row: Vec::new(), evicted: held.evicted, generation: held.generation };
+            }
+            (rows::partition_space(held.index, held.generation), held.eviction_stamps())
+        };
+        let Warm::At { row, evicted, generation } = warm else { return Ok(()) };
+        let start = if row.is_empty() { Bound::Included(rows::CELL_PREFIX) } else { Bound::Excluded(&row[..]) };
+        let mut found: Vec<(Vec<u8>, Cell)> = Vec::new();
+        let mut damage = Ok(());
+        self.cold.scan(&space, start, Bound::Excluded(b"D"), &mut |row, value| {
+            match (row.get(rows::CELL_PREFIX.len()..), Reader::new(value).cell()) {
+                (Some(key), Ok(cell)) => found.push((key.to_vec(), cell)),
+                _ => damage = Err(ColdError::Damaged(format!("a cell in space {space}"))),
+            }
+            if found.len() < WARM_ROWS_PER_ROUND { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        damage?;
+        let mut held = self.partitions[index].lock();
+        if held.evicted != *evicted || held.generation != *generation {
+            *warm = Warm::Done;
+            return Ok(());
+        }
+        let mut again = Vec::new();
+        for (key, cell) in &found {
+            let hash = held.hash(key);
+            if !held.admit(hash, key, Some(*cell), stamps.of(hash)) {
+                again.push((hash, key));
+            }
+        }
+        let mut missing = Missing::default();
+        again.into_iter().for_each(|(hash, key)| missing.cell(&held, hash, key));
+        match found.last() {
+            Some((key, _)) if found.len() >= WARM_ROWS_PER_ROUND => *row = rows::cell_key(key),
+            _ if missing.is_empty() => {
+                held.complete = true;
+                *warm = Warm::Done;
+            }
+            // What was refused is read once more below; the next round completes.
+            _ => {}
+        }
+        drop(held);
+        self.fetch(missing, &mut Fetched::default())
+    }
+}
+
+fn rebuild_if_bloated(held: &mut Partition) {
+    if !held.expiries.is_bloated(held.table.len()) {
+        return;
+    }
+    let mut entries = Vec::new();
+    for chunk in 0..held.table.chunk_count() {
+        for number in held.table.chunk_records(chunk) {
+            if let Some(cell) = held.table.cell(number)
+                && cell.expires_at_ms != quipu_counting::NEVER
+            {
+                entries.push((cell.expires_at_ms, held.hash(held.table.key(number))));
+            }
+        }
+    }
+    held.expiries.rebuild(entries.into_iter());
+}

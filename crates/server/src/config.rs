@@ -1,0 +1,420 @@
+//! Settings, where they come from, and which one holds: a flag over the environment over the file over the default.
+//!
+//! Settings are a table ([`SETTINGS`]): the flags of `quipu serve`, the names in `quipu.toml`, the `QUIPU_*` variables,
+//! the help and `quipu config show` all come from it. A layer holds text; only what wins is read as a number, a
+//! size or an address, and an error names the layer it stands in.
+
+pub(crate) mod units;
+
+use std::fmt;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use quipu_counting::slot::PARTITIONS_MAX;
+use quipu_store::Durability;
+
+/// What holds.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The data folder.
+    pub data: PathBuf,
+    /// Where HTTP listens.
+    pub http_listen: SocketAddr,
+    /// Whether `X-Request-Id` is a request id where `Idempotency-Key` is absent.
+    pub http_x_request_id: bool,
+    /// Where RESP listens.
+    pub resp_listen: SocketAddr,
+    /// Threads that serve RESP; 0 for the front's own choice.
+    pub resp_threads: usize,
+    /// When a change is acknowledged.
+    pub durability: Durability,
+    /// What counters may take in memory.
+    pub memory_bytes: u64,
+    /// Partitions of a new data folder.
+    pub partitions: u16,
+    /// How long request ids are remembered.
+    pub id_window_ms: u64,
+    /// The most connections of each front.
+    pub connections_max: usize,
+    /// Serve machines other than this one although nobody has to authenticate.
+    pub insecure: bool,
+    /// What is logged, in the language of `RUST_LOG`.
+    pub log: String,
+}
+
+/// One thing that can be set.
+pub struct Setting {
+    /// Its name in the file; a dot stands for a table.
+    pub name: &'static str,
+    /// Its flag, without the dashes.
+    pub flag: &'static str,
+    /// Its environment variable.
+    pub variable: &'static str,
+    /// What holds where nobody says anything.
+    pub default: &'static str,
+    /// What the value looks like.
+    pub value_name: &'static str,
+    /// What it does, in one line.
+    pub help: &'static str,
+    /// Reads the text into the configuration, or says what was expected.
+    read: fn(&mut Config, &str) -> Result<(), String>,
+}
+
+/// Everything that can be set.
+pub const SETTINGS: &[Setting] = &[
+    Setting {
+        name: "data",
+        flag: "data",
+        variable: "QUIPU_DATA",
+        default: "./quipu-data",
+        value_name: "FOLDER",
+        help: "Data folder, created if it does not exist",
+        read: |config, text| read_into(&mut config.data, text, units::folder),
+    },
+    Setting {
+        name: "http.listen",
+        flag: "http",
+        variable: "QUIPU_HTTP",
+        default: "127.0.0.1:7070",
+        value_name: "ADDRESS",
+        help: "Where HTTP listens; port 0 takes a free one",
+        read: |config, text| read_into(&mut config.http_listen, text, address),
+    },
+    Setting {
+        name: "http.x_request_id",
+        flag: "http-x-request-id",
+        variable: "QUIPU_HTTP_X_REQUEST_ID",
+        default: "use",
+        value_name: "use|ignore",
+        help: "Whether X-Request-Id names a request for retries where Idempotency-Key is absent",
+        read: |config, text| read_into(&mut config.http_x_request_id, text, use_or_ignore),
+    },
+    Setting {
+        name: "resp.listen",
+        flag: "resp",
+        variable: "QUIPU_RESP",
+        default: "127.0.0.1:7071",
+        value_name: "ADDRESS",
+        help: "Where RESP (the Redis protocol) listens; port 0 takes a free one",
+        read: |config, text| read_into(&mut config.resp_listen, text, address),
+    },
+    Setting {
+        name: "resp.threads",
+        flag: "resp-threads",
+        variable: "QUIPU_RESP_THREADS",
+        default: "0",
+        value_name: "NUMBER",
+        help: "Threads that serve RESP; 0 chooses by the number of cores",
+        read: |config, text| read_into(&mut config.resp_threads, text, threads),
+    },
+    Setting {
+        name: "durability",
+        flag: "durability",
+        variable: "QUIPU_DURABILITY",
+        default: "sync",
+        value_name: "sync|interval:MS|none",
+        help: "When a change is acknowledged: once it is on disk, or at once and synced every so often or never",
+        read: |config, text| {
+            read_into(&mut config.durability, text, |text| text.parse().map_err(|_| "sync, interval:<ms> or none"))
+        },
+    },
+    Setting {
+        name: "memory",
+        flag: "memory",
+        variable: "QUIPU_MEMORY",
+        default: "1GiB",
+        value_name: "SIZE",
+        help: "What counters may take in memory; more of them lie on disk",
+        read: |config, text| read_into(&mut config.memory_bytes, text, units::size),
+    },
+    Setting {
+        name: "partitions",
+        flag: "partitions",
+        variable: "QUIPU_PARTITIONS",
+        default: "16",
+        value_name: "NUMBER",
+        help: "Partitions of a new data folder, a power of two up to 256; an existing folder keeps its own",
+        read: |config, text| read_into(&mut config.partitions, text, partitions),
+    },
+    Setting {
+        name: "id_window",
+        flag: "id-window",
+        variable: "QUIPU_ID_WINDOW",
+        default: "24h",
+        value_name: "DURATION",
+        help: "How long request ids are remembered",
+        read: |config, text| read_into(&mut config.id_window_ms, text, units::duration_ms),
+    },
+    Setting {
+        name: "max_connections",
+        flag: "max-connections",
+        variable: "QUIPU_MAX_CONNECTIONS",
+        default: "10000",
+        value_name: "NUMBER",
+        help: "The most connections of each front",
+        read: |config, text| read_into(&mut config.connections_max, text, connections),
+    },
+    Setting {
+        name: "insecure",
+        flag: "insecure",
+        variable: "QUIPU_INSECURE",
+        default: "false",
+        value_name: "true|false",
+        help: "Listen on addresses that other machines reach, although nobody has to authenticate",
+        read: |config, text| read_into(&mut config.insecure, text, |text| text.parse().map_err(|_| "true or false")),
+    },
+    Setting {
+        name: "log",
+        flag: "log",
+        variable: "QUIPU_LOG",
+        default: "info",
+        value_name: "FILTER",
+        help: "What is logged on stderr: error, warn, info, debug, trace, or target=level,...",
+        read: |config, text| read_into(&mut config.log, text, log_filter),
+    },
+];
+
+fn read_into<T>(
+    place: &mut T,
+    text: &str,
+    read: impl FnOnce(&str) -> Result<T, &'static str>,
+) -> Result<(), String> {
+    *place = read(text).map_err(|expected| format!("{text:?} is not {expected}"))?;
+    Ok(())
+}
+
+fn address(text: &str) -> Result<SocketAddr, &'static str> {
+    let expected = "an address like 127.0.0.1:7070";
+    text.to_socket_addrs().map_err(|_| expected)?.next().ok_or(expected)
+}
+
+fn use_or_ignore(text: &str) -> Result<bool, &'static str> {
+    match text {
+        "use" => Ok(true),
+        "ignore" => Ok(false),
+        _ => Err("use or ignore"),
+    }
+}
+
+/// More threads than this only take turns on the same partitions' locks.
+const RESP_THREADS_MAX: usize = 256;
+
+fn threads(text: &str) -> Result<usize, &'static str> {
+    match text.parse() {
+        Ok(threads) if threads <= RESP_THREADS_MAX => Ok(threads),
+        _ => Err("a number from 0 to 256"),
+    }
+}
+
+fn partitions(text: &str) -> Result<u16, &'static str> {
+    let partitions: Option<u16> = text.parse().ok();
+    partitions
+        .filter(|partitions| partitions.is_power_of_two() && *partitions <= PARTITIONS_MAX)
+        .ok_or("a power of two from 1 to 256")
+}
+
+/// Each connection takes a file descriptor, and a process has at most about a million.
+const CONNECTIONS_MAX: usize = 1_000_000;
+
+fn connections(text: &str) -> Result<usize, &'static str> {
+    text.parse().ok().filter(|number| (1..=CONNECTIONS_MAX).contains(number)).ok_or("a number from 1 to 1000000")
+}
+
+fn log_filter(text: &str) -> Result<String, &'static str> {
+    match tracing_subscriber::EnvFilter::try_new(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(_) => Err("a log filter like info or quipu_engine=debug"),
+    }
+}
+
+/// Where a setting comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Nobody set it.
+    Default,
+    /// The configuration file.
+    File(PathBuf),
+    /// An environment variable.
+    Environment(&'static str),
+    /// A flag.
+    Flag(&'static str),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::Default => out.write_str("default"),
+            Source::File(path) => write!(out, "{}", path.display()),
+            Source::Environment(variable) => write!(out, "environment {variable}"),
+            Source::Flag(flag) => write!(out, "flag --{flag}"),
+        }
+    }
+}
+
+/// A setting with the text that holds.
+pub struct Resolved {
+    /// Which setting.
+    pub setting: &'static Setting,
+    /// The text that won.
+    pub text: String,
+    /// The layer it stands in.
+    pub source: Source,
+}
+
+/// Finds the text that holds for every setting, and reads them all.
+pub fn load(
+    flags: &Flags,
+    environment: impl Fn(&str) -> Option<String>,
+) -> anyhow::Result<(Config, Vec<Resolved>)> {
+    let path = flags.config.clone().or_else(|| environment(CONFIG_VARIABLE).map(PathBuf::from));
+    let file = match &path {
+        Some(path) => read_file(path)?,
+        None => Vec::new(),
+    };
+    let resolve = |setting: &'static Setting| {
+        let of = |layer: &[(&'static str, String)]| {
+            layer.iter().find(|(name, _)| *name == setting.name).map(|(_, text)| text.clone())
+        };
+        let (text, source) = if let Some(text) = of(&flags.given) {
+            (text, Source::Flag(setting.flag))
+        } else if let Some(text) = environment(setting.variable) {
+            (text, Source::Environment(setting.variable))
+        } else if let (Some(text), Some(path)) = (of(&file), &path) {
+            (text, Source::File(path.clone()))
+        } else {
+            (setting.default.to_owned(), Source::Default)
+        };
+        Resolved { setting, text, source }
+    };
+    let resolved: Vec<Resolved> = SETTINGS.iter().map(resolve).collect();
+    let mut config = blank();
+    for Resolved { setting, text, source } in &resolved {
+        (setting.read)(&mut config, text).map_err(|error| anyhow::anyhow!("{source}: {}: {error}", setting.name))?;
+    }
+    check_exposure(&config)?;
+    Ok((config, resolved))
+}
+
+/// The variable that names the configuration file.
+const CONFIG_VARIABLE: &str = "QUIPU_CONFIG";
+
+/// Every field is overwritten, because every setting has a default.
+fn blank() -> Config {
+    let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
+    Config {
+        data: PathBuf::new(),
+        http_listen: nowhere,
+        http_x_request_id: true,
+        resp_listen: nowhere,
+        resp_threads: 0,
+        durability: Durability::Sync,
+        memory_bytes: 0,
+        partitions: 0,
+        id_window_ms: 0,
+        connections_max: 0,
+        insecure: false,
+        log: String::new(),
+    }
+}
+
+/// Until callers authenticate, whoever reaches a port may change every counter: that must be wanted.
+fn check_exposure(config: &Config) -> anyhow::Result<()> {
+    for (name, address) in [("http.listen", config.http_listen), ("resp.listen", config.resp_listen)] {
+        if !config.insecure && !address.ip().is_loopback() {
+            bail!(
+                "{name}: {address} can be reached from other machines, and quipu does not ask callers who they are. \
+                 Listen on 127.0.0.1, or, if something in front of it keeps strangers out, say --insecure"
+            );
+        }
+    }
+    Ok(())
+}
+
+fn read_file(path: &Path) -> anyhow::Result<Vec<(&'static str, String)>> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    parse_file(&text).with_context(|| path.display().to_string())
+}
+
+fn parse_file(text: &str) -> anyhow::Result<Vec<(&'static str, String)>> {
+    let root: toml::Table = text.parse()?;
+    let mut found = Vec::new();
+    for (name, value) in &root {
+        match value {
+            toml::Value::Table(table) => {
+                for (inner, value) in table {
+                    found.push(file_value(&format!("{name}.{inner}"), value)?);
+                }
+            }
+            value => found.push(file_value(name, value)?),
+        }
+    }
+    Ok(found)
+}
+
+fn file_value(name: &str, value: &toml::Value) -> anyhow::Result<(&'static str, String)> {
+    let Some(setting) = SETTINGS.iter().find(|setting| setting.name == name) else {
+        let known: Vec<&str> = SETTINGS.iter().map(|setting| setting.name).collect();
+        bail!("{name}: there is no such setting; there are {}", known.join(", "));
+    };
+    let text = match value {
+        toml::Value::String(text) => text.clone(),
+        toml::Value::Integer(number) => number.to_string(),
+        toml::Value::Boolean(flag) => flag.to_string(),
+        _ => bail!("{name}: a string, a number, true or false is expected"),
+    };
+    Ok((setting.name, text))
+}
+
+/// The flags of `quipu serve` and `quipu config show`, made from the table.
+#[derive(Debug, Default)]
+pub struct Flags {
+    /// `--config`.
+    pub config: Option<PathBuf>,
+    /// Name and text of each setting that was given.
+    pub given: Vec<(&'static str, String)>,
+}
+
+impl clap::FromArgMatches for Flags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Flags, clap::Error> {
+        let given = SETTINGS
+            .iter()
+            .filter_map(|setting| Some((setting.name, matches.get_one::<String>(setting.flag)?.clone())))
+            .collect();
+        Ok(Flags { config: matches.get_one::<PathBuf>("config").cloned(), given })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Flags::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl clap::Args for Flags {
+    fn augment_args(command: Command) -> Command {
+        let file = Arg::new("config")
+            .long("config")
+            .value_name("FILE")
+            .value_parser(clap::value_parser!(PathBuf))
+            .help("Configuration file, in TOML [env: QUIPU_CONFIG]");
+        SETTINGS.iter().fold(command.arg(file), |command, setting| {
+            let Setting { flag, help, default, variable, name, .. } = setting;
+            let arg = Arg::new(*flag)
+                .long(*flag)
+                .value_name(setting.value_name)
+                .action(ArgAction::Set)
+                .help(format!("{help} [default: {default}] [env: {variable}] [file: {name}]"));
+            // A switch needs no value: `--insecure` is `--insecure=true`.
+            let is_switch = *default == "false";
+            command.arg(if is_switch { arg.num_args(0..=1).require_equals(true).default_missing_value("true") } else { arg })
+        })
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Flags::augment_args(command)
+    }
+}
+
+#[cfg(test)]
+mod tests;

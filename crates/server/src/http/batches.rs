@@ -1,0 +1,91 @@
+//! Many counters in one call.
+//!
+//! Independent items succeed or fail alone: the answer is 200 and each result says how it went. An atomic batch is
+//! done as a whole or answered with a problem that carries the results. A retry is recognized by each item's
+//! `requestId`, or by one `Idempotency-Key`, under which items are told apart by their place.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::IntoResponse;
+use quipu_counting::{Action, Batch, GroupKind, Refusal};
+use quipu_wire::json::problem::Problem;
+use quipu_wire::json::reply::{CounterBody, ItemBody, ResultsBody};
+use quipu_wire::json::request::{BATCH_ITEMS_MAX, BatchAddBody, BatchGetBody, BodyError};
+
+use super::App;
+use super::answer::{self, Answer, Refused};
+use super::execute::run;
+use super::extract::{Body, NoQuery, RequestId};
+
+pub async fn increment(
+    State(app): State<Arc<App>>,
+    RequestId(id): RequestId,
+    NoQuery: NoQuery,
+    body: Body,
+) -> Answer {
+    let body: BatchAddBody = body.parse()?;
+    let batch = run(&app, additions(&body, id.as_deref())?).await?;
+    let replayed = batch.replies.iter().any(|reply| reply.duplicate);
+    let results: Vec<ItemBody> = results(&batch, ItemBody::of_change);
+    let mut response = match refused_item(&batch).filter(|_| body.atomic) {
+        Some((index, refusal)) => Refused::from(Problem::batch_refused(index, refusal, results)).into_response(),
+        None => answer::json(StatusCode::OK, &ResultsBody { results }),
+    };
+    // Independent items may be replays one by one, and say so themselves; the header speaks for the whole.
+    if replayed && (body.atomic || batch.replies.iter().all(|reply| reply.duplicate)) {
+        answer::mark_replayed(&mut response);
+    }
+    Ok(response)
+}
+
+fn additions(body: &BatchAddBody, id: Option<&[u8]>) -> Result<Batch, BodyError> {
+    check_length("items", body.items.len())?;
+    let mut batch = Batch::default();
+    for (index, item) in body.items.iter().enumerate() {
+        let (key, add) = item.to_item(index)?;
+        match (&item.request_id, id) {
+            (Some(_), _) if body.atomic => {
+                let hint = "an atomic batch has one id, the header Idempotency-Key";
+                return Err(BodyError(format!("items[{index}]: `requestId`: {hint}")));
+            }
+            (Some(item_id), _) => batch.push_with_id(&key, Action::Add(add), item_id.as_bytes(), 0),
+            (None, Some(id)) => batch.push_with_id(&key, Action::Add(add), id, index as u32),
+            (None, None) => batch.push(&key, Action::Add(add)),
+        };
+    }
+    if body.atomic {
+        batch.group(0, GroupKind::Atomic);
+    }
+    Ok(batch)
+}
+
+/// The item because of which an all-or-none batch was refused: the others only say that it was.
+fn refused_item(batch: &Batch) -> Option<(usize, Refusal)> {
+    let refusals = || batch.replies.iter().enumerate().filter_map(|(index, reply)| Some((index, reply.refusal?)));
+    refusals().find(|(_, refusal)| *refusal != Refusal::GroupAborted).or_else(|| refusals().next())
+}
+
+pub async fn get(State(app): State<Arc<App>>, NoQuery: NoQuery, body: Body) -> Answer {
+    let body: BatchGetBody = body.parse()?;
+    check_length("keys", body.keys.len())?;
+    let mut batch = Batch::default();
+    for (index, key) in body.keys.iter().enumerate() {
+        batch.push(&key.to_key(index)?, Action::Read);
+    }
+    let batch = run(&app, batch).await?;
+    let results = results(&batch, |key, reply| ItemBody::Counter(CounterBody::of(key, reply)));
+    Ok(answer::json(StatusCode::OK, &ResultsBody { results }))
+}
+
+fn check_length(field: &str, length: usize) -> Result<(), BodyError> {
+    match length {
+        1..=BATCH_ITEMS_MAX => Ok(()),
+        _ => Err(BodyError(format!("`{field}`: must have 1 to {BATCH_ITEMS_MAX} entries, not {length}"))),
+    }
+}
+
+fn results(batch: &Batch, body: impl Fn(&[u8], &quipu_counting::Reply) -> ItemBody) -> Vec<ItemBody> {
+    batch.replies.iter().enumerate().map(|(index, reply)| body(batch.key(index), reply)).collect()
+}

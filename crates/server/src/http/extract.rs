@@ -1,0 +1,272 @@
+//! What handlers take from a request. Everything comes from outside: it is checked here, and refused with a sentence
+//! that names the part and what was expected.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::header::{HOST, IF_MATCH, IF_NONE_MATCH, ORIGIN};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use percent_encoding::percent_decode_str;
+use quipu_counting::{Condition, ID_BYTES_MAX, KEY_BYTES_MAX};
+use quipu_wire::json::problem::Problem;
+use quipu_wire::json::request::{self, BodyError};
+use serde::de::DeserializeOwned;
+
+use super::answer::Refused;
+use super::{App, BODY_BYTES_MAX};
+
+/// How long a client may take to send a body. A megabyte takes seconds on the slowest line one would count over;
+/// someone who sends a byte a minute only holds a place.
+const BODY_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The counter or pattern that the path names: `/api/v1/counters/{this}/...`, any bytes, percent-decoded.
+pub struct Name(pub Vec<u8>);
+
+impl<S: Sync> FromRequestParts<S> for Name {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Name, Refused> {
+        // The framework's own decoding insists on UTF-8, which a key need not be.
+        let segment = parts.uri.path().split('/').nth(4).unwrap_or_default();
+        Ok(Name(decode_name(segment).map_err(Problem::malformed)?))
+    }
+}
+
+fn decode_name(segment: &str) -> Result<Vec<u8>, String> {
+    let broken = segment.match_indices('%').find(|(at, _)| {
+        let digits = segment.as_bytes().get(at + 1..at + 3);
+        !digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    });
+    if let Some((at, _)) = broken {
+        return Err(format!("the % at byte {at} of the key in the path is not followed by two hex digits"));
+    }
+    let name: Vec<u8> = percent_decode_str(segment).collect();
+    if name.is_empty() || name.len() > KEY_BYTES_MAX {
+        return Err(format!("a key has 1 to {KEY_BYTES_MAX} bytes, not {}", name.len()));
+    }
+    Ok(name)
+}
+
+/// The id under which a retry is recognized, if the client gave one.
+pub struct RequestId(pub Option<Vec<u8>>);
+
+impl FromRequestParts<Arc<App>> for RequestId {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<RequestId, Refused> {
+        Ok(RequestId(request_id(&parts.headers, app.x_request_id).map_err(Problem::malformed)?))
+    }
+}
+
+fn request_id(headers: &HeaderMap, x_request_id: bool) -> Result<Option<Vec<u8>>, String> {
+    let fallback = if x_request_id { Some("x-request-id") } else { None };
+    for name in ["idempotency-key"].into_iter().chain(fallback) {
+        if let Some(value) = only(headers, &HeaderName::from_static(name))? {
+            return match value.len() {
+                1..=ID_BYTES_MAX => Ok(Some(value.as_bytes().to_vec())),
+                length => Err(format!("the header {name} must have 1 to {ID_BYTES_MAX} bytes, not {length}")),
+            };
+        }
+    }
+    Ok(None)
+}
+
+fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a HeaderValue>, String> {
+    let mut values = headers.get_all(name).iter();
+    match (values.next(), values.next()) {
+        (value, None) => Ok(value),
+        _ => Err(format!("the header {name} is given more than once")),
+    }
+}
+
+/// What `If-Match` and `If-None-Match` demand of the counter before it is changed.
+pub struct Precondition(pub Condition);
+
+impl<S: Sync> FromRequestParts<S> for Precondition {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Precondition, Refused> {
+        Ok(Precondition(precondition(&parts.headers).map_err(Problem::malformed)?))
+    }
+}
+
+fn precondition(headers: &HeaderMap) -> Result<Condition, String> {
+    let text = |name| Ok::<_, String>(only(headers, &name)?.map(HeaderValue::as_bytes));
+    match (text(IF_MATCH)?, text(IF_NONE_MATCH)?) {
+        (None, None) => Ok(Condition::Always),
+        (Some(b"*"), None) => Ok(Condition::Exists),
+        (Some(tag), None) => parse_tag(tag).ok_or_else(|| {
+            "the header If-Match must be * or one ETag as a reply gave it, like \"12-7\"".to_owned()
+        }),
+        (None, Some(b"*")) => Ok(Condition::Absent),
+        (None, Some(_)) => Err("the header If-None-Match must be *".to_owned()),
+        (Some(_), Some(_)) => Err("If-Match and If-None-Match cannot both hold; send one of them".to_owned()),
+    }
+}
+
+fn parse_tag(tag: &[u8]) -> Option<Condition> {
+    let tag = std::str::from_utf8(tag).ok()?.strip_prefix('"')?.strip_suffix('"')?;
+    let (birth, version) = tag.split_once('-')?;
+    Some(Condition::Tag { birth: birth.parse().ok()?, version: version.parse().ok()? })
+}
+
+/// For calls without query parameters: `increment?delta=5` that adds 1 would be worse than an error.
+pub struct NoQuery;
+
+impl<S: Sync> FromRequestParts<S> for NoQuery {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<NoQuery, Refused> {
+        match parts.uri.query() {
+            None | Some("") => Ok(NoQuery),
+            Some(query) => {
+                let detail = format!("this call takes no query parameters (?{query}); send JSON in the body");
+                Err(Problem::malformed(detail).into())
+            }
+        }
+    }
+}
+
+/// The body, whole.
+pub struct Body(Bytes);
+
+impl Body {
+    /// As JSON that must be there.
+    pub fn parse<T: DeserializeOwned>(&self) -> Result<T, BodyError> {
+        request::parse(&self.0)
+    }
+
+    /// As JSON; nothing at all counts as `{}`.
+    pub fn parse_or_default<T: DeserializeOwned + Default>(&self) -> Result<T, BodyError> {
+        request::parse_or_default(&self.0)
+    }
+}
+
+impl<S: Send + Sync> FromRequest<S> for Body {
+    type Rejection = Refused;
+
+    async fn from_request(request: Request, state: &S) -> Result<Body, Refused> {
+        let reading = Bytes::from_request(request, state);
+        match tokio::time::timeout(BODY_TIMEOUT, reading).await {
+            Ok(Ok(bytes)) => Ok(Body(bytes)),
+            Ok(Err(rejection)) => Err(unreadable_body(&rejection).into()),
+            Err(_) => Err(Problem::new(408, "too-slow", "the body did not arrive in time; nothing was changed").into()),
+        }
+    }
+}
+
+fn unreadable_body(rejection: &BytesRejection) -> Problem {
+    match rejection.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => {
+            let detail = format!("the body has more than {BODY_BYTES_MAX} bytes; send smaller batches");
+            Problem::new(413, "too-large", detail)
+        }
+        _ => Problem::malformed(rejection.body_text()),
+    }
+}
+
+/// A browser on the same machine reaches a loopback port, so any page it shows could count here. Browsers name the
+/// page's origin; a write from a page of another host is refused.
+pub async fn refuse_foreign_pages(request: Request, next: Next) -> Response {
+    let reads = matches!(*request.method(), Method::GET | Method::HEAD);
+    if !reads && is_foreign(request.headers()) {
+        let detail = "a web page of another origin may not change counters";
+        return Refused::from(Problem::new(403, "cross-origin", detail)).into_response();
+    }
+    next.run(request).await
+}
+
+fn is_foreign(headers: &HeaderMap) -> bool {
+    let Some(origin) = headers.get(ORIGIN) else { return false };
+    let host = headers.get(HOST).map(HeaderValue::as_bytes);
+    let origin_host = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, host)| host.as_bytes());
+    origin_host.is_none() || origin_host != host
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in pairs {
+            map.append(*name, HeaderValue::from_static(value));
+        }
+        map
+    }
+
+    #[test]
+    fn names_in_paths() {
+        let long = "k".repeat(512);
+        let too_long = "k".repeat(513);
+        for (segment, expected) in [
+            ("likes", Some(&b"likes"[..])),
+            ("a%2Fb", Some(b"a/b")),
+            ("a%20b+c", Some(b"a b+c")),
+            ("%ff%00", Some(&[0xff, 0])),
+            ("caf%C3%A9", Some("café".as_bytes())),
+            (&long, Some(long.as_bytes())),
+            (&too_long, None),
+            ("", None),
+            ("50%", None),
+            ("%4", None),
+            ("%zz", None),
+        ] {
+            assert_eq!(decode_name(segment).ok().as_deref(), expected, "{segment}");
+        }
+    }
+
+    #[test]
+    fn request_ids() {
+        let both: &[_] = &[("idempotency-key", "a"), ("x-request-id", "b")];
+        for (given, x_request_id, expected) in [
+            (&[][..], true, Ok(None)),
+            (both, true, Ok(Some(b"a".to_vec()))),
+            (&both[1..], true, Ok(Some(b"b".to_vec()))),
+            (&both[1..], false, Ok(None)),
+            (&[("idempotency-key", "")], true, Err(())),
+            (&[("idempotency-key", "a"), ("idempotency-key", "b")], true, Err(())),
+        ] {
+            assert_eq!(request_id(&headers(given), x_request_id).map_err(drop), expected, "{given:?}");
+        }
+        let mut long = HeaderMap::new();
+        long.insert("idempotency-key", HeaderValue::from_str(&"i".repeat(256)).unwrap());
+        assert!(request_id(&long, true).is_err());
+    }
+
+    #[test]
+    fn preconditions() {
+        for (given, expected) in [
+            (&[][..], Ok(Condition::Always)),
+            (&[("if-match", "\"12-7\"")], Ok(Condition::Tag { birth: 12, version: 7 })),
+            (&[("if-match", "*")], Ok(Condition::Exists)),
+            (&[("if-none-match", "*")], Ok(Condition::Absent)),
+            (&[("if-none-match", "\"12-7\"")], Err(())),
+            (&[("if-match", "12-7")], Err(())),
+            (&[("if-match", "W/\"12-7\"")], Err(())),
+            (&[("if-match", "\"1-1\", \"2-2\"")], Err(())),
+            (&[("if-match", "*"), ("if-none-match", "*")], Err(())),
+        ] {
+            assert_eq!(precondition(&headers(given)).map_err(drop), expected, "{given:?}");
+        }
+    }
+
+    #[test]
+    fn foreign_pages() {
+        for (given, foreign) in [
+            (&[("host", "localhost:7070")][..], false),
+            (&[("host", "localhost:7070"), ("origin", "http://localhost:7070")], false),
+            (&[("host", "localhost:7070"), ("origin", "https://example.com")], true),
+            (&[("host", "localhost:7070"), ("origin", "null")], true),
+            (&[("origin", "https://example.com")], true),
+        ] {
+            assert_eq!(is_foreign(&headers(given)), foreign, "{given:?}");
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! The edges of quipu: settings, the fronts (HTTP and RESP), metrics, the load generator and the command line.
+//!
+//! | file | what it says |
+//! |---|---|
+//! | `cli` | the commands of the binary |
+//! | `config` | settings and where they come from |
+//! | `serve` | `quipu serve`, from the first check to the last flush |
+//! | `http` | the JSON API |
+//! | `resp` | the Redis protocol |
+//! | `clock` | the time of entries, shared by both |
+//! | `metrics` | what `/metrics` shows |
+//! | `bench` | the load generator |
+//!
+//! Deliberately absent: counting rules and storage. A front turns bytes into a
+//! [`Batch`](quipu_counting::Batch), hands it to [`Counters`](quipu_counting::Counters) and turns replies into bytes.
+
+pub mod bench;
+pub mod cli;
+pub mod clock;
+pub mod config;
+pub mod http;
+pub mod metrics;
+pub mod resp;
+pub mod serve;

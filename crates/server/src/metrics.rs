@@ -1,0 +1,125 @@
+//! What `/metrics` shows: calls by operation and result, their latencies, and what the engine and the RESP front say of themselves.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+use quipu_counting::Counters;
+
+use crate::resp;
+
+/// The labels of a call.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Call {
+    operation: &'static str,
+    result: &'static str,
+}
+
+/// The label of a latency.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Operation {
+    operation: &'static str,
+}
+
+/// All metrics of one server.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    calls: Family<Call, Counter>,
+    latencies: Family<Operation, Histogram>,
+}
+
+impl Metrics {
+    /// Metrics of a server that counts with `counters` and may have a RESP front.
+    pub fn new(counters: Arc<dyn Counters>, resp: Option<Arc<resp::Shared>>) -> Metrics {
+        let mut registry = Registry::with_prefix("quipu");
+        let calls = Family::<Call, Counter>::default();
+        // From 50 microseconds, doubling, to 0.8 seconds: a reply from memory, one sync, a disk in trouble.
+        let latencies = Family::<Operation, Histogram>::new_with_constructor(|| {
+            Histogram::new(exponential_buckets(0.000_05, 2.0, 15))
+        });
+        registry.register("http_requests", "Calls of the HTTP API by operation and result", calls.clone());
+        registry.register("http_request_duration_seconds", "Time from head to reply", latencies.clone());
+        registry.register_collector(Box::new(Facts { counters, resp }));
+        Metrics { registry, calls, latencies }
+    }
+
+    /// Counts and times one call.
+    pub fn observe(&self, operation: &'static str, result: &'static str, took: Duration) {
+        self.calls.get_or_create(&Call { operation, result }).inc();
+        self.latencies.get_or_create(&Operation { operation }).observe(took.as_secs_f64());
+    }
+
+    /// The text a scraper reads.
+    pub fn encode(&self) -> Result<String, fmt::Error> {
+        let mut text = String::new();
+        encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}
+
+/// Facts that only grow; the others go up and down.
+const GROWING: &[&str] = &[
+    "evicted",
+    "expired",
+    "log_end",
+    "log_durable",
+    "log_syncs",
+    "checkpoints",
+    "checkpoint_failures",
+    "checkpoint_rows",
+    "cold_reads",
+    "cold_id_reads",
+];
+
+/// What the engine and the RESP front know of themselves, asked for at each scrape.
+struct Facts {
+    counters: Arc<dyn Counters>,
+    resp: Option<Arc<resp::Shared>>,
+}
+
+impl fmt::Debug for Facts {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Facts")
+    }
+}
+
+impl Collector for Facts {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        for (name, value) in self.counters.facts() {
+            let encode = if GROWING.contains(&name) { encode_counter } else { encode_gauge };
+            encode(&mut encoder, name, "A fact of the engine", value)?;
+        }
+        let Some(resp) = &self.resp else { return Ok(()) };
+        let resp::Statistics { commands, connections_accepted, connections_rejected, waiting } = &resp.statistics;
+        for (name, help, number) in [
+            ("resp_commands", "Commands understood on the RESP port", commands),
+            ("resp_connections_accepted", "Connections accepted on the RESP port", connections_accepted),
+            ("resp_connections_rejected", "Connections refused because there were too many", connections_rejected),
+        ] {
+            encode_counter(&mut encoder, name, help, number.load(Ordering::Relaxed))?;
+        }
+        encode_gauge(&mut encoder, "resp_connections", "Open RESP connections", resp.registry.len() as u64)?;
+        let help = "RESP connections that wait for a counter on disk or for a slow command";
+        encode_gauge(&mut encoder, "resp_waiting", help, waiting.load(Ordering::Relaxed))
+    }
+}
+
+fn encode_counter(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> Result<(), fmt::Error> {
+    let metric = ConstCounter::new(value);
+    metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
+}
+
+fn encode_gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> Result<(), fmt::Error> {
+    let metric = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
+    metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
+}

@@ -1,0 +1,180 @@
+//! COMMAND and CONFIG: what the server can do and how it is set.
+
+use std::sync::atomic::Ordering;
+
+use quipu_wire::commands::{COMMANDS, CommandSpec, lookup};
+use quipu_wire::glob::matches_ignoring_case;
+use quipu_wire::resp::{Arguments, Encoder, errors};
+
+use super::{Complaint, is_option};
+use crate::resp::Shared;
+
+/// Answers COMMAND and its subcommands.
+pub fn command(arguments: Arguments<'_, '_>, encoder: &mut Encoder<'_>) -> Result<(), Complaint> {
+    let (subcommand, operands) = (arguments.get(1).unwrap_or_default().to_ascii_lowercase(), arguments.tail(2));
+    match (subcommand.as_slice(), operands.len()) {
+        _ if arguments.len() == 1 => all(encoder),
+        (b"info", 0) => all(encoder),
+        (b"count", 0) => encoder.integer(COMMANDS.len() as i64),
+        (b"count", _) => return Err(errors::wrong_arity("command|count").into()),
+        (b"info", _) => {
+            encoder.array(operands.len());
+            for name in operands.iter() {
+                match lookup(name) {
+                    Some(spec) => spec.encode_info(encoder),
+                    None => encoder.null_array(),
+                }
+            }
+        }
+        (b"docs", count) => {
+            let asked: Vec<&CommandSpec> = match count {
+                0 => COMMANDS.iter().collect(),
+                _ => operands.iter().filter_map(lookup).collect(),
+            };
+            encoder.map(asked.len());
+            asked.iter().for_each(|spec| spec.encode_docs(encoder));
+        }
+        (b"list", _) => list(operands, encoder)?,
+        (b"getkeys", 0) => return Err(errors::wrong_arity("command|getkeys").into()),
+        (b"getkeys", _) => keys(operands, encoder)?,
+        _ => return Err(errors::unknown_subcommand("command", arguments.get(1).unwrap_or_default()).into()),
+    }
+    Ok(())
+}
+
+fn all(encoder: &mut Encoder<'_>) {
+    encoder.array(COMMANDS.len());
+    COMMANDS.iter().for_each(|spec| spec.encode_info(encoder));
+}
+
+fn list(operands: Arguments<'_, '_>, encoder: &mut Encoder<'_>) -> Result<(), Complaint> {
+    let names: Vec<&str> = match operands.first() {
+        None if operands.is_empty() => COMMANDS.iter().map(|spec| spec.name).collect(),
+        Some([by, kind, value]) if operands.len() == 3 && is_option(by, "filterby") => {
+            let admits = |spec: &&CommandSpec| match kind.to_ascii_lowercase().as_slice() {
+                b"pattern" => Ok(matches_ignoring_case(value, spec.name.as_bytes())),
+                b"aclcat" => Ok(spec.categories().names().any(|name| name[1..].as_bytes().eq_ignore_ascii_case(value))),
+                b"module" => Ok(false),
+                _ => Err(Complaint::from(errors::SYNTAX)),
+            };
+            let mut names = Vec::new();
+            for spec in COMMANDS {
+                if admits(&spec)? {
+                    names.push(spec.name);
+                }
+            }
+            names
+        }
+        _ => return Err(errors::SYNTAX.into()),
+    };
+    encoder.array(names.len());
+    names.iter().for_each(|name| encoder.bulk(name.as_bytes()));
+    Ok(())
+}
+
+fn keys(command: Arguments<'_, '_>, encoder: &mut Encoder<'_>) -> Result<(), Complaint> {
+    let spec = lookup(command.name()).ok_or("ERR Invalid command specified")?;
+    if spec.keys.first == 0 {
+        return Err("ERR The command has no key arguments".into());
+    }
+    if !spec.accepts(command.len()) {
+        return Err("ERR Invalid number of arguments specified for command".into());
+    }
+    let positions: Vec<usize> = spec.key_positions(command.len()).collect();
+    encoder.array(positions.len());
+    positions.iter().for_each(|at| encoder.bulk(command.get(*at).unwrap_or_default()));
+    Ok(())
+}
+
+/// Answers CONFIG GET, SET, RESETSTAT and REWRITE.
+pub fn config(shared: &Shared, arguments: Arguments<'_, '_>, encoder: &mut Encoder<'_>) -> Result<(), Complaint> {
+    let (subcommand, operands) = (arguments.get(1).unwrap_or_default().to_ascii_lowercase(), arguments.tail(2));
+    let arity = |name: &str| Err(errors::wrong_arity(&format!("config|{name}")).into());
+    match (subcommand.as_slice(), operands.len()) {
+        (b"get", 0) => return arity("get"),
+        (b"get", _) => {
+            let wanted = |name: &str| operands.iter().any(|pattern| matches_ignoring_case(pattern, name.as_bytes()));
+            let found: Vec<_> = parameters(shared).into_iter().filter(|(name, _)| wanted(name)).collect();
+            encoder.map(found.len());
+            for (name, value) in found {
+                encoder.bulk(name.as_bytes());
+                encoder.bulk(value.as_bytes());
+            }
+        }
+        (b"set", count) if count == 0 || !count.is_multiple_of(2) => return arity("set"),
+        (b"set", _) => {
+            set(shared, operands)?;
+            encoder.ok();
+        }
+        (b"resetstat", 0) => {
+            shared.statistics.reset();
+            encoder.ok();
+        }
+        (b"resetstat", _) => return arity("resetstat"),
+        (b"rewrite", 0) => return Err("ERR The server is running without a config file".into()),
+        (b"rewrite", _) => return arity("rewrite"),
+        _ => return Err(errors::unknown_subcommand("config", arguments.get(1).unwrap_or_default()).into()),
+    }
+    Ok(())
+}
+
+/// The parameters of Redis that clients and load generators ask for, with the values that describe this server.
+fn parameters(shared: &Shared) -> Vec<(&'static str, String)> {
+    let options = &shared.options;
+    let sync_policy = match options.durability.as_str() {
+        "sync" => "always",
+        "none" => "no",
+        _ => "everysec",
+    };
+    vec![
+        ("appendfsync", sync_policy.into()),
+        ("appendonly", "yes".into()),
+        ("bind", shared.address.ip().to_string()),
+        ("databases", "1".into()),
+        ("io-threads", shared.inboxes.len().to_string()),
+        ("maxclients", shared.connections_max.load(Ordering::Relaxed).to_string()),
+        ("maxmemory", "0".into()),
+        ("maxmemory-policy", "noeviction".into()),
+        ("notify-keyspace-events", String::new()),
+        ("port", shared.address.port().to_string()),
+        ("proto-max-bulk-len", options.limits.argument_bytes.to_string()),
+        ("save", String::new()),
+        ("tcp-keepalive", "0".into()),
+        ("timeout", "0".into()),
+    ]
+}
+
+/// All or none: every pair is checked before one is set. What cannot be changed may be set to what it is.
+fn set(shared: &Shared, operands: Arguments<'_, '_>) -> Result<(), Complaint> {
+    let parameters = parameters(shared);
+    let mut connections_max = None;
+    let mut seen: Vec<&str> = Vec::new();
+    let mut words = operands.iter();
+    while let (Some(word), Some(value)) = (words.next(), words.next()) {
+        let found = parameters.iter().find(|(name, _)| word.eq_ignore_ascii_case(name.as_bytes()));
+        let Some((name, current)) = found else {
+            return Err([b"ERR Unknown option or number of arguments for CONFIG SET - '", word, b"'"].concat().into());
+        };
+        let failed = |why: &str| {
+            Complaint::from(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"))
+        };
+        if seen.contains(name) {
+            return Err(failed("duplicate parameter"));
+        }
+        seen.push(name);
+        if *name == "maxclients" {
+            let number = str::from_utf8(value).ok().and_then(|text| text.parse::<usize>().ok());
+            let number = number.ok_or_else(|| failed("argument couldn't be parsed into an integer"))?;
+            if number == 0 {
+                return Err(failed("argument must be between 1 and 4294967295 inclusive"));
+            }
+            connections_max = Some(number);
+        } else if value != current.as_bytes() {
+            return Err(failed("can't set immutable config"));
+        }
+    }
+    if let Some(number) = connections_max {
+        shared.connections_max.store(number, Ordering::Relaxed);
+    }
+    Ok(())
+}

@@ -1,0 +1,108 @@
+//! SCAN and KEYS. They read from disk, so they run in the background while the connection waits.
+
+use std::collections::BTreeSet;
+
+use quipu_counting::{Action, Batch, Counters, Execution, Unavailable};
+use quipu_wire::glob;
+use quipu_wire::number::parse_i64;
+use quipu_wire::resp::{Arguments, Encoder, errors};
+
+use super::{Complaint, is_option};
+use crate::resp::background::Job;
+
+/// Keys looked at by SCAN without COUNT, as in Redis.
+const COUNT_DEFAULT: usize = 10;
+/// The most keys one SCAN looks at: more is a longer walk, not a larger reply.
+const COUNT_MAX: usize = 100_000;
+/// Keys a step of KEYS asks for: large enough to be fast, small enough to let other jobs in between.
+const KEYS_STEP: usize = 10_000;
+/// The most bytes of keys KEYS collects before it asks to use SCAN instead.
+const KEYS_BYTES_MAX: usize = 32 * 1024 * 1024;
+
+/// Reads SCAN.
+pub fn scan(arguments: Arguments<'_, '_>) -> Result<Job, Complaint> {
+    let cursor = arguments.get(1).unwrap_or_default();
+    let cursor: u64 = str::from_utf8(cursor).ok().and_then(|text| text.parse().ok()).ok_or(errors::INVALID_CURSOR)?;
+    let (mut pattern, mut count, mut only_strings) = (None, COUNT_DEFAULT, true);
+    let mut words = arguments.tail(2).iter();
+    while let Some(word) = words.next() {
+        let value = words.next().ok_or(errors::SYNTAX)?;
+        if is_option(word, "match") {
+            pattern = Some(value.to_vec());
+        } else if is_option(word, "count") {
+            let wished = parse_i64(value).ok_or(errors::NOT_AN_INTEGER)?;
+            count = usize::try_from(wished).ok().filter(|count| *count > 0).ok_or(errors::SYNTAX)?.min(COUNT_MAX);
+        } else if is_option(word, "type") {
+            only_strings = is_option(value, "string");
+        } else {
+            return Err(errors::SYNTAX.into());
+        }
+    }
+    Ok(Job::Scan { cursor, pattern, count, matches_type: only_strings })
+}
+
+/// Carries out SCAN.
+pub fn answer_scan(
+    counters: &dyn Counters,
+    cursor: u64,
+    pattern: Option<&[u8]>,
+    count: usize,
+    now_ms: u64,
+    encoder: &mut Encoder<'_>,
+) -> Result<(), Unavailable> {
+    let page = counters.scan(cursor, count, now_ms)?;
+    let keys: Vec<&[u8]> = page
+        .keys
+        .iter()
+        .map(Vec::as_slice)
+        .filter(|key| pattern.is_none_or(|pattern| glob::matches(pattern, key)))
+        .collect();
+    settle_all(counters, now_ms)?;
+    encoder.array(2);
+    encoder.bulk(page.cursor.to_string().as_bytes());
+    encoder.array(keys.len());
+    keys.iter().for_each(|key| encoder.bulk(key));
+    Ok(())
+}
+
+/// Carries out KEYS.
+pub fn answer_keys(
+    counters: &dyn Counters,
+    pattern: &[u8],
+    now_ms: u64,
+    encoder: &mut Encoder<'_>,
+) -> Result<(), Unavailable> {
+    let (mut found, mut bytes, mut cursor) = (BTreeSet::new(), 0, 0);
+    loop {
+        let page = counters.scan(cursor, KEYS_STEP, now_ms)?;
+        for key in page.keys {
+            if glob::matches(pattern, &key) {
+                bytes += key.len();
+                found.insert(key);
+            }
+        }
+        if bytes > KEYS_BYTES_MAX {
+            return Err(Unavailable::Unsupported("too many keys for one reply, use SCAN".into()));
+        }
+        cursor = page.cursor;
+        if cursor == 0 {
+            break;
+        }
+    }
+    settle_all(counters, now_ms)?;
+    encoder.array(found.len());
+    found.iter().for_each(|key| encoder.bulk(key));
+    Ok(())
+}
+
+/// A walk reveals keys that may not be durable yet. Counting all counters depends on every partition, so what it
+/// reveals covers what the walk has seen.
+fn settle_all(counters: &dyn Counters, now_ms: u64) -> Result<(), Unavailable> {
+    let mut batch = Batch::default();
+    batch.push(b"", Action::Count);
+    match counters.execute(&mut batch, now_ms)? {
+        Execution::Done { offset } => counters.settle(offset),
+        // Counting looks at no counter, so it has nothing to wait for.
+        Execution::Pending => Err(Unavailable::Busy("the number of counters is not known yet".into())),
+    }
+}

@@ -1,0 +1,438 @@
+//! One thread that serves many connections: wait, read and execute for all that are ready, settle once, write.
+//!
+//! ```text
+//!   poll -> for every ready connection: one read, all its commands in one batch, executed here
+//!        -> settle(newest offset any reply reveals)      one write and sync of the log for everyone
+//!        -> for every connection served: one write
+//! ```
+//!
+//! Interests are registered once and edge-triggered; a read that leaves room in the buffer has emptied the socket. So
+//! a wake-up costs one poll, and one read and one write for each connection.
+
+use std::io::{self, ErrorKind, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use mio::net::{TcpListener, TcpStream};
+use mio::{Events, Interest, Poll, Token};
+use parking_lot::Mutex;
+use quipu_counting::Unavailable;
+use quipu_wire::refusal::unavailable_line;
+use quipu_wire::resp::Encoder;
+
+use super::Shared;
+use super::connection::{Connection, Received};
+use super::inbox::Message;
+use super::plan::Work;
+use super::serve::Turn;
+use super::session::{Card, Profile, Session};
+use super::slots::Slots;
+
+/// The token of the listener; connections have smaller ones.
+pub const LISTENER: Token = Token(usize::MAX);
+/// The token of the inbox.
+pub const INBOX: Token = Token(usize::MAX - 1);
+
+/// What one read takes at most. A connection that sends faster gets its next turn after the others.
+const READ_BYTES: usize = 64 * 1024;
+/// Ready connections one wake-up serves: bounds the time until the first of them is answered.
+const EVENTS_PER_WAKEUP: usize = 1024;
+/// Connections accepted in one wake-up.
+const ACCEPTS_PER_WAKEUP: usize = 256;
+/// Output buffers kept for connections that become active, and the largest worth keeping.
+const SPARE_BUFFERS: usize = 256;
+const SPARE_BUFFER_BYTES: usize = 64 * 1024;
+/// How often connections that take no replies are looked at, and accepting is tried again after a failure.
+const TICK: Duration = Duration::from_millis(250);
+/// How long a stopping loop waits for replies to be taken and pending work to be done.
+const DRAIN_MS: u64 = 5_000;
+
+/// The state of one thread.
+pub struct EventLoop {
+    index: usize,
+    shared: Arc<Shared>,
+    poll: Poll,
+    /// The first loop accepts for all.
+    listener: Option<TcpListener>,
+    /// Whether there may be connections to accept.
+    acceptable: bool,
+    /// The last attempt failed: wait before the next.
+    accept_failed: bool,
+    /// The loop that gets the next connection.
+    next_loop: usize,
+    connections: Slots<Box<Connection>>,
+    work: Work,
+    read_buffer: Box<[u8]>,
+    spare_outputs: Vec<Vec<u8>>,
+    /// Connections served in this wake-up.
+    touched: Vec<Token>,
+    /// Connections that have more to be served and get no event for it.
+    again: Vec<Token>,
+    /// Connections whose replies are not taken.
+    blocked: Vec<Token>,
+    /// When to look at them again.
+    look_at_blocked_ms: u64,
+    revealed: Option<u64>,
+    commands: u64,
+    now_ms: u64,
+    /// When to end at the latest, once stopping.
+    stop_at_ms: Option<u64>,
+}
+
+impl EventLoop {
+    /// A loop that is ready to run.
+    pub fn new(index: usize, shared: Arc<Shared>, poll: Poll, listener: Option<TcpListener>) -> EventLoop {
+        EventLoop {
+            index,
+            shared,
+            poll,
+            listener,
+            acceptable: false,
+            accept_failed: false,
+            next_loop: 0,
+            connections: Slots::default(),
+            work: Work::default(),
+            read_buffer: vec![0; READ_BYTES].into_boxed_slice(),
+            spare_outputs: Vec::new(),
+            touched: Vec::new(),
+            again: Vec::new(),
+            blocked: Vec::new(),
+            look_at_blocked_ms: 0,
+            revealed: None,
+            commands: 0,
+            now_ms: 0,
+            stop_at_ms: None,
+        }
+    }
+
+    /// Serves until told to stop.
+    pub fn run(mut self) -> io::Result<()> {
+        let mut events = Events::with_capacity(EVENTS_PER_WAKEUP);
+        loop {
+            match self.poll.poll(&mut events, self.timeout()) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                polled => polled?,
+            }
+            self.now_ms = self.shared.clock.now_ms();
+            for token in std::mem::take(&mut self.again) {
+                self.touch(token);
+            }
+            for event in &events {
+                match event.token() {
+                    LISTENER => self.acceptable = true,
+                    INBOX => {}
+                    token => {
+                        if let Some(connection) = self.connections.get_mut(token) {
+                            connection.readable |= event.is_readable() || event.is_error();
+                            connection.writable |= event.is_writable();
+                            connection.ended |= event.is_read_closed() || event.is_error();
+                            self.touch(token);
+                        }
+                    }
+                }
+            }
+            self.wake_up();
+            if self.stop_at_ms.is_some_and(|at_ms| self.connections.is_empty() || self.now_ms >= at_ms) {
+                return Ok(());
+            }
+        }
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        if !self.again.is_empty() || (self.acceptable && !self.accept_failed) {
+            return Some(Duration::ZERO);
+        }
+        (self.acceptable || !self.blocked.is_empty() || self.stop_at_ms.is_some()).then_some(TICK)
+    }
+
+    fn wake_up(&mut self) {
+        for message in self.shared.inboxes[self.index].take() {
+            self.receive_message(message);
+        }
+        if self.acceptable {
+            self.accept();
+        }
+        for at in 0..self.touched.len() {
+            self.serve(self.touched[at]);
+        }
+        let settled = match self.revealed.take() {
+            Some(offset) => self.shared.counters.settle(offset),
+            None => Ok(()),
+        };
+        if let Err(reason) = &settled {
+            tracing::error!(%reason, "replies are withheld");
+        }
+        for token in std::mem::take(&mut self.touched) {
+            self.conclude(token, settled.as_ref().err());
+        }
+        if !self.blocked.is_empty() && self.now_ms >= self.look_at_blocked_ms {
+            self.close_stalled();
+        }
+        if self.commands > 0 {
+            self.shared.statistics.commands.fetch_add(self.commands, Ordering::Relaxed);
+            self.commands = 0;
+        }
+    }
+
+    /// Puts a connection on the list of this wake-up, once.
+    fn touch(&mut self, token: Token) {
+        let Some(connection) = self.connections.get_mut(token) else { return };
+        if !connection.touched {
+            connection.touched = true;
+            connection.unsettled_from = connection.output.len();
+            self.touched.push(token);
+        }
+    }
+
+    fn receive_message(&mut self, message: Message) {
+        match message {
+            Message::Accepted(socket, peer) => self.adopt(socket, peer),
+            Message::Finished { token, batch, result } => {
+                self.resume(token, |turn, connection| turn.finish(connection, token, batch, result));
+            }
+            Message::Answered { token, reply } => {
+                self.resume(token, |turn, connection| turn.answer(connection, token, &reply));
+            }
+            Message::Close(token) => {
+                self.touch(token);
+                if let Some(connection) = self.connections.get_mut(token) {
+                    connection.closing = true;
+                }
+            }
+            Message::Stop => self.begin_stop(),
+        }
+    }
+
+    /// What a connection waited for is there. The connection may be gone.
+    fn resume(&mut self, token: Token, go_on: impl FnOnce(&mut Turn<'_>, &mut Connection)) {
+        self.touch(token);
+        let Some(mut connection) = self.connections.take(token) else { return };
+        go_on(&mut self.turn(), &mut connection);
+        connection.closing |= self.stop_at_ms.is_some() && connection.waiting.is_none();
+        self.connections.put_back(token, connection);
+    }
+
+    fn turn(&mut self) -> Turn<'_> {
+        Turn {
+            shared: &self.shared,
+            event_loop: self.index,
+            now_ms: self.now_ms,
+            work: &mut self.work,
+            revealed: &mut self.revealed,
+            commands: &mut self.commands,
+        }
+    }
+
+    /// Reads once and serves what came.
+    fn serve(&mut self, token: Token) {
+        let Some(mut connection) = self.connections.take(token) else { return };
+        let mut buffer = std::mem::take(&mut self.read_buffer);
+        let served = self.serve_with(&mut connection, token, &mut buffer);
+        self.read_buffer = buffer;
+        match served {
+            Ok(()) => self.connections.put_back(token, connection),
+            Err(error) => {
+                tracing::debug!(%error, peer = %connection.session.card.peer, "a connection is lost");
+                self.forget(token, &connection);
+            }
+        }
+    }
+
+    fn serve_with(&mut self, connection: &mut Connection, token: Token, buffer: &mut [u8]) -> io::Result<()> {
+        if connection.waiting.is_some() || connection.closing {
+            return Ok(());
+        }
+        if connection.output.capacity() == 0 {
+            connection.output = self.spare_outputs.pop().unwrap_or_default();
+        }
+        if connection.backlog {
+            self.digest_input(connection, token);
+        }
+        if !connection.readable || connection.backlog || connection.waiting.is_some() || connection.closing {
+            return Ok(());
+        }
+        let length = match connection.receive(buffer)? {
+            Received::Nothing => return Ok(()),
+            Received::End => {
+                connection.closing = true;
+                return Ok(());
+            }
+            Received::Bytes(length) => length,
+        };
+        if connection.input.is_empty() {
+            let done = self.turn().digest(connection, token, &mut buffer[..length]);
+            if done < length {
+                connection.input.extend_from_slice(&buffer[done..length]);
+            }
+        } else {
+            connection.input.extend_from_slice(&buffer[..length]);
+            self.digest_input(connection, token);
+        }
+        Ok(())
+    }
+
+    fn digest_input(&mut self, connection: &mut Connection, token: Token) {
+        let mut input = std::mem::take(&mut connection.input);
+        let done = self.turn().digest(connection, token, &mut input);
+        input.drain(..done);
+        if !input.is_empty() {
+            connection.input = input;
+        }
+    }
+
+    /// Sends the replies of this wake-up, or what is said in their place, and decides what becomes of the connection.
+    fn conclude(&mut self, token: Token, failure: Option<&Unavailable>) {
+        let Some(mut connection) = self.connections.take(token) else { return };
+        connection.touched = false;
+        if let Some(reason) = failure {
+            connection.retract();
+            let protocol = connection.session.protocol;
+            Encoder::new(&mut connection.output, protocol).error(unavailable_line(reason));
+            connection.closing = true;
+        }
+        let sent = connection.send(self.now_ms);
+        connection.session.publish(self.now_ms);
+        let drained = connection.unsent() == 0;
+        if sent.is_err() || (drained && connection.closing) {
+            return self.forget(token, &connection);
+        }
+        if drained {
+            self.reclaim(&mut connection);
+        } else if !connection.listed_as_blocked {
+            connection.listed_as_blocked = true;
+            self.blocked.push(token);
+        }
+        let congested = connection.unsent() > self.shared.options.output_bytes_max;
+        if !connection.closing
+            && connection.waiting.is_none()
+            && !congested
+            && (connection.readable || connection.backlog)
+        {
+            self.again.push(token);
+        }
+        self.connections.put_back(token, connection);
+    }
+
+    /// Takes the buffer of a connection that has nothing to send.
+    fn reclaim(&mut self, connection: &mut Connection) {
+        let output = std::mem::take(&mut connection.output);
+        if (1..=SPARE_BUFFER_BYTES).contains(&output.capacity()) && self.spare_outputs.len() < SPARE_BUFFERS {
+            self.spare_outputs.push(output);
+        }
+    }
+
+    /// A connection ends; dropping the socket closes it and ends its registration.
+    fn forget(&mut self, token: Token, connection: &Connection) {
+        self.shared.registry.remove(connection.session.card.id);
+        self.connections.release(token);
+    }
+
+    /// Closes connections that do not take their replies. Memory must not wait for them for ever.
+    fn close_stalled(&mut self) {
+        let (now_ms, stalled_ms) = (self.now_ms, self.shared.options.stalled_ms);
+        self.look_at_blocked_ms = now_ms + TICK.as_millis() as u64;
+        for token in std::mem::take(&mut self.blocked) {
+            let Some(connection) = self.connections.get_mut(token) else { continue };
+            match connection.blocked_since_ms {
+                Some(since_ms) if now_ms.saturating_sub(since_ms) >= stalled_ms => {
+                    tracing::info!(peer = %connection.session.card.peer, "closed: it does not take its replies");
+                    if let Some(connection) = self.connections.take(token) {
+                        self.forget(token, &connection);
+                    }
+                }
+                Some(_) => self.blocked.push(token),
+                None => connection.listed_as_blocked = false,
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        self.accept_failed = false;
+        for _ in 0..ACCEPTS_PER_WAKEUP {
+            let Some(listener) = &self.listener else {
+                self.acceptable = false;
+                return;
+            };
+            match listener.accept() {
+                Ok((socket, peer)) => self.welcome(socket, peer),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.acceptable = false;
+                    return;
+                }
+                Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
+                Err(error) => {
+                    // Out of descriptors, most likely: tried again with the next tick.
+                    tracing::warn!(%error, "a connection cannot be accepted");
+                    self.accept_failed = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Hands a new connection to the loop whose turn it is, unless there are too many.
+    fn welcome(&mut self, mut socket: TcpStream, peer: SocketAddr) {
+        let statistics = &self.shared.statistics;
+        if self.shared.registry.len() >= self.shared.connections_max.load(Ordering::Relaxed) {
+            statistics.connections_rejected.fetch_add(1, Ordering::Relaxed);
+            // Fits any empty socket buffer; whether it arrives does not matter.
+            let _ = socket.write(b"-ERR max number of clients reached\r\n");
+            return;
+        }
+        statistics.connections_accepted.fetch_add(1, Ordering::Relaxed);
+        let chosen = self.next_loop;
+        self.next_loop = (self.next_loop + 1) % self.shared.inboxes.len();
+        if chosen == self.index {
+            self.adopt(socket, peer);
+        } else {
+            self.shared.inboxes[chosen].push(Message::Accepted(socket, peer));
+        }
+    }
+
+    fn adopt(&mut self, socket: TcpStream, peer: SocketAddr) {
+        if self.stop_at_ms.is_some() {
+            return;
+        }
+        let local = socket.local_addr().unwrap_or(self.shared.address);
+        if let Err(error) = socket.set_nodelay(true) {
+            tracing::debug!(%error, "a connection is lost before it began");
+            return;
+        }
+        let token = self.connections.reserve();
+        let card = Arc::new(Card {
+            id: self.shared.registry.next_id(),
+            peer,
+            local,
+            event_loop: self.index,
+            token,
+            connected_at_ms: self.now_ms,
+            profile: Mutex::new(Profile { last_active_ms: self.now_ms, last_command: "NULL", ..Profile::default() }),
+        });
+        let limits = self.shared.options.limits;
+        let mut connection = Box::new(Connection::new(socket, Session::new(Arc::clone(&card)), limits));
+        let interests = Interest::READABLE | Interest::WRITABLE;
+        if let Err(error) = self.poll.registry().register(connection.socket_mut(), token, interests) {
+            tracing::warn!(%error, "a connection cannot be served");
+            self.connections.release(token);
+            return;
+        }
+        self.shared.registry.add(&card);
+        self.connections.put_back(token, connection);
+    }
+
+    /// Accepts and reads no more. What was received is answered, what is pending is waited for.
+    fn begin_stop(&mut self) {
+        self.listener = None;
+        self.stop_at_ms = Some(self.now_ms + DRAIN_MS);
+        for token in self.connections.tokens() {
+            self.touch(token);
+            if let Some(connection) = self.connections.get_mut(token)
+                && connection.waiting.is_none()
+            {
+                connection.closing = true;
+            }
+        }
+    }
+}

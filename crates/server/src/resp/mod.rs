@@ -1,0 +1,211 @@
+//! The front for Redis clients.
+//!
+//! | file | what it says |
+//! |---|---|
+//! | `event_loop` | a thread: wait, serve all that are ready, settle once, write |
+//! | `connection` | one socket with its buffers |
+//! | `serve` | one connection's turn: decode, draft, execute, render |
+//! | `interpret` | from a decoded command to its draft; transactions |
+//! | `commands` | what each command's arguments mean |
+//! | `plan`, `render` | how each command will be answered; the answers |
+//! | `session` | what a connection has agreed on; the list of connections |
+//! | `background` | what may block for long: SCAN, KEYS, policies |
+//! | `inbox`, `slots` | how threads reach a loop; names of connections |
+//!
+//! Several loops share nothing but [`Counters`]. A reply is sent after everything it reveals is settled.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
+
+use mio::net::TcpListener;
+use mio::{Interest, Poll, Waker};
+use quipu_counting::Counters;
+use quipu_wire::resp::Limits;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use crate::clock::Clock;
+
+pub mod background;
+pub mod commands;
+pub mod connection;
+pub mod event_loop;
+pub mod inbox;
+pub mod interpret;
+pub mod plan;
+pub mod render;
+pub mod serve;
+pub mod session;
+pub mod slots;
+
+use background::Background;
+use event_loop::{EventLoop, INBOX, LISTENER};
+use inbox::{Inbox, Message};
+use session::Registry;
+
+/// The version of Redis whose commands, replies and error texts are spoken: clients choose their features by it.
+pub const REDIS_VERSION: &str = "7.0.15";
+
+/// Connections served at the same time unless told otherwise, as in Redis.
+pub const CONNECTIONS_MAX_DEFAULT: usize = 10_000;
+/// Loops unless told otherwise: beyond two the log is the limit, not the sockets.
+const EVENT_LOOPS_DEFAULT: usize = 2;
+/// Replies a connection may leave untaken before it is no longer served.
+const OUTPUT_BYTES_MAX_DEFAULT: usize = 32 * 1024 * 1024;
+/// How long it may take none of them before it is closed.
+const STALLED_MS_DEFAULT: u64 = 60_000;
+/// Bytes of one command. Ten thousand connections may each have one unfinished; the default of the protocol, 64 MiB,
+/// is for tools that load data.
+const FRAME_BYTES_MAX: u32 = 16 * 1024 * 1024;
+
+/// How the front is set.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where to listen; port 0 for any.
+    pub listen: SocketAddr,
+    /// Number of threads that serve connections.
+    pub event_loops: usize,
+    /// Connections beyond this are refused with an error.
+    pub connections_max: usize,
+    /// A connection with more untaken replies than this is not served until it takes them.
+    pub output_bytes_max: usize,
+    /// A connection that takes nothing for so long is closed.
+    pub stalled_ms: u64,
+    /// What one command may be made of.
+    pub limits: Limits,
+    /// The durability mode, for INFO and CONFIG GET.
+    pub durability: String,
+}
+
+impl Options {
+    /// The defaults, listening on `listen`.
+    pub fn new(listen: SocketAddr) -> Options {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        Options {
+            listen,
+            event_loops: cores.min(EVENT_LOOPS_DEFAULT),
+            connections_max: CONNECTIONS_MAX_DEFAULT,
+            output_bytes_max: OUTPUT_BYTES_MAX_DEFAULT,
+            stalled_ms: STALLED_MS_DEFAULT,
+            limits: Limits { frame_bytes: FRAME_BYTES_MAX, ..Limits::DEFAULT },
+            durability: "sync".to_owned(),
+        }
+    }
+}
+
+/// What all loops share.
+pub struct Shared {
+    /// Where counting happens.
+    pub counters: Arc<dyn Counters>,
+    /// The time.
+    pub clock: Arc<Clock>,
+    /// How the front is set.
+    pub options: Options,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// When it began.
+    pub started_at_ms: u64,
+    /// Tells two lives of the server apart: forty hexadecimal digits, as clients expect.
+    pub run_id: String,
+    /// The limit that CONFIG SET maxclients changes.
+    pub connections_max: AtomicUsize,
+    /// All connections.
+    pub registry: Registry,
+    /// What happened.
+    pub statistics: Statistics,
+    /// One for each loop.
+    pub inboxes: Vec<Inbox>,
+    /// For what may block.
+    pub background: Background,
+}
+
+/// Numbers since the start or the last CONFIG RESETSTAT.
+#[derive(Debug, Default)]
+pub struct Statistics {
+    /// Commands understood.
+    pub commands: AtomicU64,
+    /// Connections accepted.
+    pub connections_accepted: AtomicU64,
+    /// Connections refused because there were too many.
+    pub connections_rejected: AtomicU64,
+    /// Connections that wait for a batch or a job, now.
+    pub waiting: AtomicU64,
+}
+
+impl Statistics {
+    /// Begins anew.
+    pub fn reset(&self) {
+        for number in [&self.commands, &self.connections_accepted, &self.connections_rejected] {
+            number.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A running front.
+pub struct RespServer {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl RespServer {
+    /// Listens and serves; returns when connections are accepted.
+    pub fn start(options: Options, counters: Arc<dyn Counters>, clock: Arc<Clock>) -> io::Result<RespServer> {
+        let mut listener = TcpListener::bind(options.listen)?;
+        let address = listener.local_addr()?;
+        let polls = (0..options.event_loops.max(1)).map(|_| Poll::new()).collect::<io::Result<Vec<Poll>>>()?;
+        let inbox = |poll: &Poll| Ok(Inbox::new(Waker::new(poll.registry(), INBOX)?));
+        let inboxes = polls.iter().map(inbox).collect::<io::Result<Vec<Inbox>>>()?;
+        polls[0].registry().register(&mut listener, LISTENER, Interest::READABLE)?;
+        let mut random = SmallRng::from_os_rng();
+        let shared = Arc::new(Shared {
+            started_at_ms: clock.now_ms(),
+            run_id: format!("{:032x}{:08x}", random.random::<u128>(), random.random::<u32>()),
+            connections_max: AtomicUsize::new(options.connections_max),
+            registry: Registry::default(),
+            statistics: Statistics::default(),
+            background: Background::start(&counters)?,
+            counters,
+            clock,
+            options,
+            address,
+            inboxes,
+        });
+        let mut server = RespServer { shared: Arc::clone(&shared), threads: Vec::new() };
+        let mut listener = Some(listener);
+        for (index, poll) in polls.into_iter().enumerate() {
+            let event_loop = EventLoop::new(index, Arc::clone(&shared), poll, listener.take());
+            let thread = thread::Builder::new().name(format!("resp-{index}")).spawn(move || {
+                if let Err(error) = event_loop.run() {
+                    tracing::error!(%error, "an event loop failed");
+                }
+            })?;
+            server.threads.push(thread);
+        }
+        Ok(server)
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.shared.address
+    }
+
+    /// What it shares with its threads: statistics and the list of connections.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Answers what was received, waits for what is pending, closes all connections and returns.
+    pub fn stop(self) {
+        for inbox in &self.shared.inboxes {
+            inbox.push(Message::Stop);
+        }
+        for thread in self.threads {
+            if thread.join().is_err() {
+                tracing::error!("an event loop panicked");
+            }
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! What was understood of a pipeline: requests for counting, and how each command's reply will look.
+//!
+//! A pipeline is read in one pass and answered in another, with the execution of the whole batch between them:
+//!
+//! ```text
+//!   commands   GET a        PING          MGET b c        INCR d
+//!   requests   Read a                     Read b, Read c  Add d        -> one Batch, one execute
+//!   plans      Bulk         Literal 7     Bulks 2         Integer
+//!   literals                +PONG\r\n
+//! ```
+//!
+//! Plans take requests and literal bytes in the order they were made, so a plan needs no places, only counts: eight bytes
+//! per command, and no allocation.
+
+use quipu_counting::{Action, Batch};
+use quipu_wire::resp::{Encoder, Pipeline, Protocol};
+
+/// How one command is answered once its requests have run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plan {
+    /// So many bytes that were encoded when the command was read.
+    Literal(u32),
+    /// The new value.
+    Integer,
+    /// The value as text, or null.
+    Bulk,
+    /// An array of so many values as text, or null.
+    Bulks(u32),
+    /// `OK`, or null when the condition did not hold: SET.
+    OkOrNull,
+    /// The value before as text, or null: GETSET, GETDEL, GETEX, SET with GET.
+    Previous,
+    /// Whether the condition held, as 1 or 0: SETNX, EXPIRE, PERSIST.
+    Held,
+    /// `OK` for so many requests that were done all or none: MSET.
+    OkForAll(u32),
+    /// How many of so many counters existed before: DEL.
+    CountExisted(u32),
+    /// How many of so many counters exist: EXISTS.
+    CountExisting(u32),
+    /// The type's name.
+    TypeName,
+    /// Time left to live.
+    TimeLeft(Unit),
+    /// When life ends.
+    ExpiresAt(Unit),
+    /// The number of counters.
+    Count,
+    /// `OK`: FLUSHALL.
+    Ok,
+    /// `[new, applied]`: INCREX.
+    ValueAndApplied,
+    /// `[value, applied, version, duplicate]`: Q.ADD.
+    Addition,
+    /// `[last sequence, duplicate]` for so many requests of one producer session: Q.BATCH.
+    Session(u32),
+    /// All there is to know: Q.STAT.
+    Statistics,
+    /// An array of what the next so many plans give: EXEC.
+    Transaction(u32),
+    /// The next plan is carried out but not sent: CLIENT REPLY.
+    Mute,
+}
+
+/// The unit of a time in a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Seconds, rounded to the nearest as Redis does.
+    Seconds,
+    /// Milliseconds.
+    Milliseconds,
+}
+
+/// The most requests that are executed as one. Larger pipelines are executed in several steps: partitions stay locked for
+/// the time of one step, and other connections get their turn. Commands with many keys and transactions are not
+/// divided.
+pub const REQUESTS_PER_BATCH_MAX: usize = 4096;
+/// The most bytes of keys and ids that are executed as one, for the same reason.
+pub const BYTES_PER_BATCH_MAX: usize = 1024 * 1024;
+
+/// The places in a batch above which its memory is given back instead of being kept for the next pipeline.
+const RETAINED_REQUESTS: usize = 4 * REQUESTS_PER_BATCH_MAX;
+/// The literal bytes above which their memory is given back.
+const RETAINED_LITERAL_BYTES: usize = 256 * 1024;
+
+/// Everything that is reused from pipeline to pipeline. A loop owns one; a connection that waits owns its own.
+#[derive(Debug, Default)]
+pub struct Work {
+    /// The commands as they lie in the input.
+    pub pipeline: Pipeline,
+    /// What was understood of them so far.
+    pub draft: Draft,
+}
+
+/// What was understood and not yet answered.
+#[derive(Debug, Default)]
+pub struct Draft {
+    /// What the commands ask of the counters.
+    pub batch: Batch,
+    /// How they will be answered.
+    pub plans: Vec<Plan>,
+    /// Replies that are known already.
+    pub literals: Vec<u8>,
+}
+
+impl Draft {
+    /// Asks for `action` on `key`, answered by `plan`.
+    #[inline]
+    pub fn request(&mut self, key: &[u8], action: Action, plan: Plan) {
+        self.batch.push(key, action);
+        self.plans.push(plan);
+    }
+
+    /// Answers with what `write` encodes.
+    pub fn literal(&mut self, protocol: Protocol, write: impl FnOnce(&mut Encoder<'_>)) {
+        let before = self.literals.len();
+        write(&mut Encoder::new(&mut self.literals, protocol));
+        self.plans.push(Plan::Literal((self.literals.len() - before) as u32));
+    }
+
+    /// Answers with what `write` encodes, unless it fails: then nothing is drafted.
+    pub fn try_literal<T, E>(
+        &mut self,
+        protocol: Protocol,
+        write: impl FnOnce(&mut Encoder<'_>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let before = self.literals.len();
+        let outcome = write(&mut Encoder::new(&mut self.literals, protocol));
+        match outcome {
+            Ok(_) => self.plans.push(Plan::Literal((self.literals.len() - before) as u32)),
+            Err(_) => self.literals.truncate(before),
+        }
+        outcome
+    }
+
+    /// Answers with bytes that are the same in every protocol.
+    #[inline]
+    pub fn fixed(&mut self, bytes: &[u8]) {
+        self.literals.extend_from_slice(bytes);
+        self.plans.push(Plan::Literal(bytes.len() as u32));
+    }
+
+    /// Whether the batch should be executed before more is added.
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.plans.len() >= REQUESTS_PER_BATCH_MAX
+            || self.batch.requests.len() >= REQUESTS_PER_BATCH_MAX
+            || self.batch.bytes_len() >= BYTES_PER_BATCH_MAX
+            || self.literals.len() >= BYTES_PER_BATCH_MAX
+    }
+
+    /// Whether there is nothing to answer.
+    pub fn is_empty(&self) -> bool {
+        self.plans.is_empty()
+    }
+
+    /// Forgets what was answered.
+    pub fn clear(&mut self) {
+        self.plans.clear();
+        self.literals.clear();
+        self.batch.clear();
+        if self.batch.requests.capacity() > RETAINED_REQUESTS {
+            self.batch = Batch::default();
+            self.plans = Vec::new();
+        }
+        self.literals.shrink_to(RETAINED_LITERAL_BYTES);
+    }
+}
+
+const _: () = assert!(size_of::<Plan>() <= 8);

@@ -1,0 +1,246 @@
+//! Replies of counting, written as the plans say.
+
+use quipu_counting::{NEVER, Refusal, Reply, Unavailable};
+use quipu_wire::refusal::{error_line, unavailable_line};
+use quipu_wire::resp::{Encoder, Protocol};
+
+use super::plan::{Draft, Plan, Unit};
+
+/// Appends the replies of everything in `draft`, which has been executed at `now_ms` with this result.
+pub fn render(draft: &Draft, result: Result<(), &Unavailable>, now_ms: u64, protocol: Protocol, out: &mut Vec<u8>) {
+    let replies = match result {
+        Ok(()) => draft.batch.replies.as_slice(),
+        Err(_) => &[],
+    };
+    debug_assert!(result.is_err() || replies.len() == draft.batch.requests.len());
+    let mut renderer = Renderer {
+        plans: &draft.plans,
+        literals: &draft.literals,
+        replies,
+        unavailable: result.err(),
+        now_ms,
+        encoder: Encoder::new(out, protocol),
+    };
+    while let Some(plan) = renderer.next_plan() {
+        renderer.answer(plan);
+    }
+}
+
+/// What is left to be answered.
+struct Renderer<'d, 'o> {
+    plans: &'d [Plan],
+    literals: &'d [u8],
+    replies: &'d [Reply],
+    /// Why there are no replies.
+    unavailable: Option<&'d Unavailable>,
+    now_ms: u64,
+    encoder: Encoder<'o>,
+}
+
+impl<'d> Renderer<'d, '_> {
+    #[inline]
+    fn next_plan(&mut self) -> Option<Plan> {
+        let (plan, rest) = self.plans.split_first()?;
+        self.plans = rest;
+        Some(*plan)
+    }
+
+    #[inline]
+    fn take(&mut self, count: u32) -> &'d [Reply] {
+        let (taken, rest) = self.replies.split_at(count as usize);
+        self.replies = rest;
+        taken
+    }
+
+    #[inline]
+    fn answer(&mut self, plan: Plan) {
+        match (plan, self.unavailable) {
+            (Plan::Literal(length), _) => {
+                let (bytes, rest) = self.literals.split_at(length as usize);
+                self.literals = rest;
+                self.encoder.out.extend_from_slice(bytes);
+            }
+            (Plan::Integer, None) => {
+                let reply = &self.take(1)[0];
+                match reply.refusal {
+                    None => self.encoder.integer(reply.cell.value),
+                    Some(refusal) => self.refuse(refusal, reply),
+                }
+            }
+            (Plan::Bulk, None) => {
+                let reply = &self.take(1)[0];
+                self.value_or_null(reply.exists, reply.cell.value);
+            }
+            (plan, _) => self.answer_rest(plan),
+        }
+    }
+
+    fn answer_rest(&mut self, plan: Plan) {
+        match (plan, self.unavailable) {
+            (Plan::Mute, _) => {
+                let before = self.encoder.out.len();
+                if let Some(muted) = self.next_plan() {
+                    self.answer(muted);
+                }
+                self.encoder.out.truncate(before);
+            }
+            (Plan::Transaction(count), None) => {
+                self.encoder.array(count as usize);
+                for _ in 0..count {
+                    if let Some(element) = self.next_plan() {
+                        self.answer(element);
+                    }
+                }
+            }
+            (Plan::Transaction(count), Some(reason)) => {
+                let before = self.encoder.out.len();
+                for _ in 0..count {
+                    if let Some(element) = self.next_plan() {
+                        self.answer(element);
+                    }
+                }
+                self.encoder.out.truncate(before);
+                let reason = unavailable_line(reason);
+                self.encoder.error(format!("EXECABORT Transaction discarded because of: {reason}"));
+            }
+            (_, Some(reason)) => self.encoder.error(unavailable_line(reason)),
+            (Plan::Bulks(count), None) => {
+                let replies = self.take(count);
+                self.encoder.array(replies.len());
+                for reply in replies {
+                    self.value_or_null(reply.exists, reply.cell.value);
+                }
+            }
+            (Plan::OkForAll(count), None) => {
+                let replies = self.take(count);
+                match first_refused(replies) {
+                    Some((refusal, reply)) => self.refuse(refusal, reply),
+                    None => self.encoder.ok(),
+                }
+            }
+            (Plan::CountExisted(count), None) => {
+                let replies = self.take(count);
+                match first_refused(replies) {
+                    Some((refusal, reply)) => self.refuse(refusal, reply),
+                    None => self.encoder.integer(replies.iter().filter(|reply| reply.existed).count() as i64),
+                }
+            }
+            (Plan::CountExisting(count), None) => {
+                let existing = self.take(count).iter().filter(|reply| reply.exists).count();
+                self.encoder.integer(existing as i64);
+            }
+            (Plan::Session(count), None) => {
+                let replies = self.take(count);
+                match first_refused(replies) {
+                    Some((refusal, reply)) => self.refuse(refusal, reply),
+                    None => {
+                        self.encoder.array(2);
+                        self.encoder.integer(clamp(replies[0].cell.version));
+                        self.encoder.integer(replies[0].duplicate.into());
+                    }
+                }
+            }
+            (plan, None) => {
+                let reply = &self.take(1)[0];
+                self.answer_one(plan, reply);
+            }
+        }
+    }
+
+    /// Plans of commands with one request.
+    fn answer_one(&mut self, plan: Plan, reply: &Reply) {
+        let unmet = reply.refusal == Some(Refusal::ConditionUnmet);
+        let out_of_bounds =
+            matches!(reply.refusal, Some(Refusal::BelowFloor | Refusal::AboveCeiling | Refusal::Overflow));
+        match (plan, reply.refusal) {
+            (Plan::OkOrNull, None) => self.encoder.ok(),
+            (Plan::OkOrNull, Some(_)) if unmet => self.encoder.null(),
+            (Plan::Previous, refusal) if refusal.is_none() || unmet => {
+                self.value_or_null(reply.existed, reply.previous);
+            }
+            (Plan::Held, refusal) if refusal.is_none() || unmet => self.encoder.integer((!unmet).into()),
+            (Plan::ValueAndApplied, refusal) if refusal.is_none() || out_of_bounds => {
+                self.encoder.array(2);
+                self.encoder.integer(reply.cell.value);
+                self.encoder.integer(reply.applied);
+            }
+            (Plan::Addition, None | Some(Refusal::BelowFloor | Refusal::AboveCeiling)) => {
+                self.encoder.array(4);
+                self.encoder.integer(reply.cell.value);
+                self.encoder.integer(reply.applied);
+                self.encoder.integer(clamp(reply.cell.version));
+                self.encoder.integer(reply.duplicate.into());
+            }
+            (_, Some(refusal)) => self.refuse(refusal, reply),
+            (Plan::TypeName, None) => self.encoder.simple(if reply.exists { "string" } else { "none" }),
+            (Plan::TimeLeft(unit), None) => {
+                let left_ms = reply.cell.expires_at_ms.saturating_sub(self.now_ms);
+                self.time(reply, in_unit(left_ms, unit));
+            }
+            (Plan::ExpiresAt(unit), None) => self.time(reply, in_unit(reply.cell.expires_at_ms, unit)),
+            (Plan::Statistics, None) => self.statistics(reply),
+            (Plan::Ok, None) => self.encoder.ok(),
+            (_, None) => self.encoder.integer(reply.cell.value),
+        }
+    }
+
+    fn value_or_null(&mut self, exists: bool, value: i64) {
+        if exists { self.encoder.bulk_integer(value) } else { self.encoder.null() }
+    }
+
+    /// Redis's numbers for "no such key" and "never".
+    fn time(&mut self, reply: &Reply, time: i64) {
+        self.encoder.integer(match (reply.exists, reply.cell.expires_at_ms) {
+            (false, _) => -2,
+            (true, NEVER) => -1,
+            (true, _) => time,
+        });
+    }
+
+    fn statistics(&mut self, reply: &Reply) {
+        let cell = &reply.cell;
+        let left_ms = match (reply.exists, cell.expires_at_ms) {
+            (false, _) => -2,
+            (true, NEVER) => -1,
+            (true, at_ms) => clamp(at_ms.saturating_sub(self.now_ms)),
+        };
+        let fields = [
+            ("exists", i64::from(reply.exists)),
+            ("value", cell.value),
+            ("version", clamp(cell.version)),
+            ("updated_at_ms", clamp(cell.updated_at_ms)),
+            ("birth", clamp(cell.birth)),
+            ("pttl", left_ms),
+        ];
+        self.encoder.map(fields.len() + 2);
+        for (name, number) in fields {
+            self.encoder.bulk(name.as_bytes());
+            self.encoder.integer(number);
+        }
+        for text in ["kind", "sum", "mode", "strong"] {
+            self.encoder.bulk(text.as_bytes());
+        }
+    }
+
+    #[cold]
+    fn refuse(&mut self, refusal: Refusal, reply: &Reply) {
+        self.encoder.error(error_line(refusal, reply.cell.value));
+    }
+}
+
+/// The refusal that stopped an all-or-none group, and not one of those that were aborted with it.
+fn first_refused(replies: &[Reply]) -> Option<(Refusal, &Reply)> {
+    let refused = || replies.iter().filter_map(|reply| reply.refusal.map(|refusal| (refusal, reply)));
+    refused().find(|(refusal, _)| *refusal != Refusal::GroupAborted).or_else(|| refused().next())
+}
+
+fn clamp(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn in_unit(ms: u64, unit: Unit) -> i64 {
+    clamp(match unit {
+        Unit::Seconds => ms.saturating_add(500) / 1000,
+        Unit::Milliseconds => ms,
+    })
+}

@@ -1,0 +1,215 @@
+//! `quipu serve`, from the first check to the last flush.
+//!
+//! Ports first, because a port in use is the commonest mistake and costs nothing to find; then the data folder, which
+//! may take a while to recover; then the fronts, and one line on stderr. From there the process waits for a signal or
+//! for the log to fail.
+
+use std::io::IsTerminal;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use parking_lot::Mutex;
+use quipu_counting::Counters;
+use quipu_engine::{Engine, Options};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::http::{self, App};
+use crate::metrics::Metrics;
+use crate::resp::{self, RespServer};
+
+/// How often to look whether the log has failed. Nothing is acknowledged after a failure, so this only decides how
+/// soon the process says so.
+const FAILURE_POLL: Duration = Duration::from_millis(100);
+/// Handlers only wait, they never compute for long; more threads would take cores from RESP.
+const HTTP_THREADS_MAX: usize = 4;
+/// Files the process needs beside connections: log segments, the cold store's tables, listeners.
+const OTHER_FILES: u64 = 1024;
+
+/// Whether requests will be served; what `/readyz` says.
+#[derive(Debug, Default)]
+pub struct Health {
+    problem: Mutex<Option<String>>,
+}
+
+impl Health {
+    /// Why not, if not.
+    pub fn problem(&self) -> Option<String> {
+        self.problem.lock().clone()
+    }
+
+    fn set(&self, problem: impl Into<String>) {
+        *self.problem.lock() = Some(problem.into());
+    }
+}
+
+/// Serves until a signal or a failure ends it. An error means a non-zero exit code.
+pub fn run(config: &Config) -> anyhow::Result<()> {
+    start_log(config);
+    raise_open_files(config);
+    let http_listener = listen("http", config.http_listen)?;
+    // The RESP front binds for itself, later; this only finds out early whether it will be able to.
+    drop(listen("resp", config.resp_listen)?);
+    let engine = Engine::open(&config.data, options(config))?;
+    let counters: Arc<dyn Counters> = engine.clone();
+    let clock = Arc::new(Clock::new());
+    let health = Arc::new(Health::default());
+    let runtime = http_runtime().context("cannot start the threads of HTTP")?;
+    // From here on a signal is an orderly end, also one that comes right after the line below.
+    let signals = {
+        let _inside = runtime.enter();
+        Signals::new().context("cannot watch for signals")?
+    };
+
+    let resp = RespServer::start(resp_options(config), Arc::clone(&counters), Arc::clone(&clock))
+        .with_context(|| format!("cannot serve RESP on {}", config.resp_listen))?;
+    let metrics = Metrics::new(Arc::clone(&counters), Some(Arc::clone(resp.shared())));
+    let app = Arc::new(App {
+        counters,
+        clock,
+        metrics: Arc::new(metrics),
+        health: Arc::clone(&health),
+        x_request_id: config.http_x_request_id,
+    });
+    let http = http::Server::start(&runtime, http_listener, http::router(app), config.connections_max)
+        .context("cannot serve HTTP")?;
+    eprintln!(
+        "quipu {} serves: http {}, resp {}, data {}, durability {}",
+        env!("CARGO_PKG_VERSION"),
+        http.address(),
+        resp.address(),
+        config.data.display(),
+        config.durability
+    );
+
+    let end = runtime.block_on(signals.wait_or_failure(&engine));
+    match &end {
+        End::Signal(name) => health.set(format!("draining after {name}")),
+        End::Failed(reason) => health.set(format!("the log failed: {reason}")),
+    }
+    tracing::info!("draining");
+    runtime.block_on(http.drain());
+    resp.stop();
+    let closed = engine.close();
+    if let End::Failed(reason) = end {
+        bail!(
+            "the log failed: {reason}. Everything acknowledged is safe, nothing more was acknowledged. \
+             Check the disk, then start quipu again"
+        );
+    }
+    closed.context("the last flush failed")?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+fn options(config: &Config) -> Options {
+    Options {
+        durability: config.durability,
+        memory_bytes: config.memory_bytes,
+        partitions: config.partitions,
+        id_window_ms: config.id_window_ms,
+        ..Options::default()
+    }
+}
+
+fn resp_options(config: &Config) -> resp::Options {
+    let defaults = resp::Options::new(config.resp_listen);
+    resp::Options {
+        event_loops: if config.resp_threads == 0 { defaults.event_loops } else { config.resp_threads },
+        connections_max: config.connections_max,
+        durability: config.durability.to_string(),
+        ..defaults
+    }
+}
+
+fn start_log(config: &Config) {
+    let started = tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_env_filter(tracing_subscriber::EnvFilter::new(&config.log))
+        .try_init();
+    if let Err(error) = started {
+        eprintln!("quipu: logging was started before: {error}");
+    }
+}
+
+/// Every connection is a file; the usual limit of 1024 is far below what we allow ourselves.
+fn raise_open_files(config: &Config) {
+    let fronts = 2;
+    let wanted = config.connections_max as u64 * fronts + OTHER_FILES;
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current.is_none_or(|current| current >= wanted) {
+        return;
+    }
+    let possible = maximum.map_or(wanted, |maximum| maximum.min(wanted));
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(possible), maximum });
+    if raised.is_err() || possible < wanted {
+        tracing::warn!(
+            wanted,
+            possible,
+            "the limit on open files is too low for --max-connections; raise it (ulimit -n) or allow fewer connections"
+        );
+    }
+}
+
+fn listen(front: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).with_context(|| {
+        format!("cannot listen on {address}; is another process there? Choose another address with --{front}")
+    })
+}
+
+fn http_runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(cores.min(HTTP_THREADS_MAX))
+        .thread_name("quipu-http")
+        .enable_all()
+        .build()
+}
+
+/// Why the server ends.
+enum End {
+    /// Somebody asked.
+    Signal(&'static str),
+    /// The log cannot be written any more.
+    Failed(String),
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Signals> {
+        Ok(Signals { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn wait_or_failure(mut self, engine: &Engine) -> End {
+        let mut poll = tokio::time::interval(FAILURE_POLL);
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return self.ended_by("SIGTERM"),
+                _ = self.interrupt.recv() => return self.ended_by("SIGINT"),
+                _ = poll.tick() => if let Some(reason) = engine.failed() { return End::Failed(reason) },
+            }
+        }
+    }
+
+    /// A second signal means that somebody does not want to wait for the drain.
+    fn ended_by(mut self, name: &'static str) -> End {
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = self.terminate.recv() => {}
+                _ = self.interrupt.recv() => {}
+            }
+            eprintln!("quipu: a second signal; stopping at once");
+            std::process::exit(130);
+        });
+        End::Signal(name)
+    }
+}

@@ -1,0 +1,107 @@
+//! The way in: reserve first, append then.
+//!
+//! A caller changes its own memory together with the append, so an append must not fail for lack of space.
+//! Therefore [`Log::appender`] reserves room in the segment and waits for room in the buffer before it hands
+//! out the guard; with the guard in hand only a poisoned log refuses.
+
+use std::cell::Cell;
+use std::sync::atomic::Ordering;
+
+use parking_lot::RwLockReadGuard;
+
+use super::frame::{self, RECORD_OVERHEAD_BYTES_MAX};
+use super::roll::{Active, Reason};
+use super::{Log, LogError};
+
+/// The right to append. While any lives the segment stays the same, because records may name things by ids
+/// that were defined earlier in their segment.
+pub struct Appender<'log> {
+    log: &'log Log,
+    active: RwLockReadGuard<'log, Active>,
+    /// Taken from `Log::reserved`, given back in full at the end: what was appended counts in `Log::end` by then.
+    reserved: u64,
+    left: Cell<u64>,
+}
+
+impl Log {
+    /// Reserves room for one record of `max_bytes`; for each further record the caller adds
+    /// [`RECORD_OVERHEAD_BYTES_MAX`].
+    ///
+    /// Waits while the pending buffer is full, and rolls when the segment has no room; fails with
+    /// [`LogError::Full`] when there is no space for another. A thread holds at most one appender at a time, and
+    /// drops it before it calls anything that rolls, prepares or frees segments.
+    pub fn appender(&self, max_bytes: usize) -> Result<Appender<'_>, LogError> {
+        let limit = self.options.record_bytes_max();
+        if max_bytes > limit {
+            return Err(LogError::TooLarge { bytes: max_bytes, limit });
+        }
+        let need = (max_bytes + RECORD_OVERHEAD_BYTES_MAX) as u64;
+        loop {
+            self.check_poison()?;
+            self.wait_for_buffer(need)?;
+            let active = self.gate.read();
+            // First the reservations, then the end: an appender that is gone from the former is in the latter.
+            let reserved = self.reserved.fetch_add(need, Ordering::AcqRel) + need;
+            let used = frame::align(self.end()) - active.base;
+            if used + reserved <= active.capacity {
+                return Ok(Appender { log: self, active, reserved: need, left: Cell::new(need) });
+            }
+            self.reserved.fetch_sub(need, Ordering::AcqRel);
+            let (number, capacity) = (active.number, active.capacity);
+            drop(active);
+            if used + need > capacity {
+                self.roll(Reason::NoRoom { number })?;
+            } else {
+                // Only the reservations of others are in the way: wait until they are used or given back.
+                drop(self.gate.write());
+            }
+        }
+    }
+
+    fn wait_for_buffer(&self, need: u64) -> Result<(), LogError> {
+        let buffered = self.end().saturating_sub(self.pending_start.load(Ordering::Acquire));
+        let reserved = self.reserved.load(Ordering::Acquire);
+        if buffered > 0 && buffered + reserved + need > self.options.buffer_limit_bytes {
+            self.write_out()?;
+        }
+        Ok(())
+    }
+}
+
+impl Appender<'_> {
+    /// The number of the segment this appends to.
+    pub fn segment(&self) -> u64 {
+        self.active.number
+    }
+
+    /// Appends one record, given in parts, and returns the offset of its end. It is neither written nor durable
+    /// yet: see [`Log::commit`].
+    pub fn append(&self, parts: &[&[u8]]) -> Result<u64, LogError> {
+        let length = parts.iter().map(|part| part.len()).sum::<usize>();
+        let need = (length + RECORD_OVERHEAD_BYTES_MAX) as u64;
+        let Some(left) = self.left.get().checked_sub(need) else {
+            let limit = (self.left.get() as usize).saturating_sub(RECORD_OVERHEAD_BYTES_MAX);
+            return Err(LogError::TooLarge { bytes: length, limit });
+        };
+        self.log.check_poison()?;
+        self.left.set(left);
+        let mut pending = self.log.pending.lock();
+        let end = pending.push(parts, length);
+        self.log.end.store(end, Ordering::Release);
+        Ok(end)
+    }
+
+    /// Opens a frame without a record, whose testimony covers everything durable when it is written.
+    pub(super) fn append_testimony(&self) {
+        let mut pending = self.log.pending.lock();
+        let end = pending.open_frame();
+        self.log.end.store(end, Ordering::Release);
+    }
+}
+
+impl Drop for Appender<'_> {
+    fn drop(&mut self) {
+        // Before the gate opens: whoever holds it exclusively sees no reservation.
+        self.log.reserved.fetch_sub(self.reserved, Ordering::AcqRel);
+    }
+}

@@ -1,0 +1,545 @@
+//! The one binary codec of log records, cells and remembered ids.
+//!
+//! A record is what one batch did, as decided: it is applied again after a restart, never decided again, so a
+//! change of the rules cannot rewrite the past, and replay needs nothing that the log does not hold.
+//!
+//! ```text
+//! record   := section*                      one per partition that changed
+//! section  := partition:v  time_ms:v  sequence:v  length:v  effect*   (length counts the effects' bytes)
+//! effect   := 0x01 id:v key            define: in this segment, id is this key, which does not exist
+//!           | 0x02 id:v key cell       define: in this segment, id is this key, which is this cell
+//!           | 0x03 id:v                add 1
+//!           | 0x04 id:v delta:z        add: value + delta, version + 1, updated at the section's time
+//!           | 0x05 id:v cell           put: the cell is now this
+//!           | 0x06 id:v                remove
+//!           | 0x07 remembered          a request id with its outcome
+//!           | 0x08 producer session    a producer's last sequence
+//!           | 0x09 pattern policy      a policy is stored
+//!           | 0x0a pattern             a policy is removed
+//!           | 0x0b                     every cell of the partition is removed
+//! key      := length:v bytes          producer, pattern: the same
+//! cell     := value:z version:v updated_at_ms:v birth:v expires_in:v
+//!             (expires_in: 0 for never, else 1 + expires_at_ms)
+//! remembered := identity:16 fingerprint:8 at_ms:v outcome
+//! outcome  := flags:1 value:z change:z version:v birth:v      (change: value minus previous, wrapping)
+//!             (flags: bits 0-5 refusal number, bit 6 existed, bit 7 exists)
+//! session  := epoch:v sequence:v refusal:1
+//! policy   := flags:1 [min:z] [max:z] [ttl_ms:v]
+//!             (flags: 1 min, 2 max, 4 ttl, 8 saturate, 16 disabled)
+//! v = unsigned LEB128, z = zigzag LEB128; fixed numbers little-endian
+//! ```
+//!
+//! `sequence` is the partition's after the section. Ids are local to one log segment and one partition.
+
+use quipu_counting::{Cell, KEY_BYTES_MAX, NEVER, Outcome, Policy, Refusal, Remembered, Session};
+
+/// The bytes are not what this version writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("malformed record: {0}")]
+pub struct Malformed(pub &'static str);
+
+/// One section of a record.
+#[derive(Clone, Copy, Debug)]
+pub struct Section<'a> {
+    /// Which partition.
+    pub partition: u16,
+    /// Entry time of the section's changes.
+    pub time_ms: u64,
+    /// The partition's sequence after the section.
+    pub sequence: u64,
+    effects: Reader<'a>,
+}
+
+/// One effect of a batch on a partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect<'a> {
+    /// From here on, within the segment, `id` stands for `key`, whose state is `cell`.
+    Define {
+        /// The id.
+        id: u32,
+        /// The key.
+        key: &'a [u8],
+        /// Its cell before what follows, if it exists.
+        cell: Option<Cell>,
+    },
+    /// The most frequent change in its shortest form.
+    Add {
+        /// The id.
+        id: u32,
+        /// By how much.
+        delta: i64,
+    },
+    /// The cell is now this.
+    Put {
+        /// The id.
+        id: u32,
+        /// The cell.
+        cell: Cell,
+    },
+    /// The cell no longer exists.
+    Remove {
+        /// The id.
+        id: u32,
+    },
+    /// A request id is remembered.
+    Remember(Remembered),
+    /// A producer session moved on.
+    Session {
+        /// The producer's name.
+        producer: &'a [u8],
+        /// Its state.
+        session: Session,
+    },
+    /// A policy is stored or removed.
+    Policy {
+        /// The pattern.
+        pattern: &'a [u8],
+        /// The policy; `None` removes.
+        policy: Option<Policy>,
+    },
+    /// Every cell of the partition is removed.
+    Clear,
+}
+
+/// Appends the header of a section whose effects are `effects`.
+pub fn put_section(out: &mut Vec<u8>, partition: u16, time_ms: u64, sequence: u64, effects: &[u8]) {
+    put_varint(out, u64::from(partition));
+    put_varint(out, time_ms);
+    put_varint(out, sequence);
+    put_varint(out, effects.len() as u64);
+    out.extend_from_slice(effects);
+}
+
+/// The most bytes the header of a section takes.
+pub const SECTION_HEADER_BYTES_MAX: usize = 3 + 10 + 10 + 10;
+/// The most bytes the effects of one request take, beside its key: define, put and remember.
+pub const EFFECTS_BYTES_MAX: usize = (1 + 5 + 2 + CELL_BYTES_MAX) + (1 + 5 + CELL_BYTES_MAX) + (1 + REMEMBERED_BYTES_MAX);
+const CELL_BYTES_MAX: usize = 5 * 10;
+const REMEMBERED_BYTES_MAX: usize = 16 + 8 + 10 + 1 + 4 * 10;
+
+/// Appends a define.
+pub fn put_define(out: &mut Vec<u8>, id: u32, key: &[u8], cell: Option<&Cell>) {
+    out.push(if cell.is_some() { 0x02 } else { 0x01 });
+    put_varint(out, u64::from(id));
+    put_bytes(out, key);
+    if let Some(cell) = cell {
+        put_cell(out, cell);
+    }
+}
+
+/// Appends an add.
+#[inline]
+pub fn put_add(out: &mut Vec<u8>, id: u32, delta: i64) {
+    if delta == 1 {
+        out.push(0x03);
+        put_varint(out, u64::from(id));
+    } else {
+        out.push(0x04);
+        put_varint(out, u64::from(id));
+        put_zigzag(out, delta);
+    }
+}
+
+/// Appends a put or a remove.
+pub fn put_put(out: &mut Vec<u8>, id: u32, cell: Option<&Cell>) {
+    out.push(if cell.is_some() { 0x05 } else { 0x06 });
+    put_varint(out, u64::from(id));
+    if let Some(cell) = cell {
+        put_cell(out, cell);
+    }
+}
+
+/// Appends a remembered id.
+pub fn put_remember(out: &mut Vec<u8>, remembered: &Remembered) {
+    out.push(0x07);
+    out.extend_from_slice(&remembered.identity.to_le_bytes());
+    put_remembered_value(out, remembered);
+}
+
+/// Appends a session.
+pub fn put_session(out: &mut Vec<u8>, producer: &[u8], session: &Session) {
+    out.push(0x08);
+    put_bytes(out, producer);
+    put_session_value(out, session);
+}
+
+/// Appends a policy, or its removal.
+pub fn put_policy(out: &mut Vec<u8>, pattern: &[u8], policy: Option<&Policy>) {
+    out.push(if policy.is_some() { 0x09 } else { 0x0a });
+    put_bytes(out, pattern);
+    if let Some(policy) = policy {
+        put_policy_value(out, policy);
+    }
+}
+
+/// Appends the removal of everything.
+pub fn put_clear(out: &mut Vec<u8>) {
+    out.push(0x0b);
+}
+
+/// The sections of a record.
+pub fn sections(record: &[u8]) -> impl Iterator<Item = Result<Section<'_>, Malformed>> {
+    let mut reader = Reader::new(record);
+    std::iter::from_fn(move || {
+        if reader.is_empty() {
+            return None;
+        }
+        let section = read_section(&mut reader);
+        if section.is_err() {
+            reader = Reader::new(&[]);
+        }
+        Some(section)
+    })
+}
+
+fn read_section<'a>(reader: &mut Reader<'a>) -> Result<Section<'a>, Malformed> {
+    let partition = u16::try_from(reader.varint()?).map_err(|_| Malformed("partition number"))?;
+    let time_ms = reader.varint()?;
+    let sequence = reader.varint()?;
+    let effects = Reader::new(reader.bytes()?);
+    Ok(Section { partition, time_ms, sequence, effects })
+}
+
+impl<'a> Section<'a> {
+    /// The effects in order.
+    pub fn effects(&self) -> impl Iterator<Item = Result<Effect<'a>, Malformed>> + use<'a> {
+        let mut reader = self.effects;
+        std::iter::from_fn(move || {
+            if reader.is_empty() {
+                return None;
+            }
+            let effect = read_effect(&mut reader);
+            if effect.is_err() {
+                reader = Reader::new(&[]);
+            }
+            Some(effect)
+        })
+    }
+}
+
+fn read_effect<'a>(reader: &mut Reader<'a>) -> Result<Effect<'a>, Malformed> {
+    let tag = reader.byte()?;
+    Ok(match tag {
+        0x01 | 0x02 => {
+            let id = reader.id()?;
+            let key = reader.bytes()?;
+            if key.is_empty() || key.len() > KEY_BYTES_MAX {
+                return Err(Malformed("key length"));
+            }
+            let cell = if tag == 0x02 { Some(reader.cell()?) } else { None };
+            Effect::Define { id, key, cell }
+        }
+        0x03 => Effect::Add { id: reader.id()?, delta: 1 },
+        0x04 => Effect::Add { id: reader.id()?, delta: reader.zigzag()? },
+        0x05 => Effect::Put { id: reader.id()?, cell: reader.cell()? },
+        0x06 => Effect::Remove { id: reader.id()? },
+        0x07 => {
+            let identity = u128::from_le_bytes(reader.array()?);
+            Effect::Remember(reader.remembered_value(identity)?)
+        }
+        0x08 => Effect::Session { producer: reader.bytes()?, session: reader.session()? },
+        0x09 => Effect::Policy { pattern: reader.bytes()?, policy: Some(reader.policy()?) },
+        0x0a => Effect::Policy { pattern: reader.bytes()?, policy: None },
+        0x0b => Effect::Clear,
+        _ => return Err(Malformed("unknown effect; written by a newer version?")),
+    })
+}
+
+/// Appends a cell.
+pub fn put_cell(out: &mut Vec<u8>, cell: &Cell) {
+    put_zigzag(out, cell.value);
+    put_varint(out, cell.version);
+    put_varint(out, cell.updated_at_ms);
+    put_varint(out, cell.birth);
+    put_varint(out, if cell.expires_at_ms == NEVER { 0 } else { cell.expires_at_ms + 1 });
+}
+
+/// Appends what is remembered of an id, without the identity.
+pub fn put_remembered_value(out: &mut Vec<u8>, remembered: &Remembered) {
+    let outcome = &remembered.outcome;
+    out.extend_from_slice(&remembered.fingerprint.to_le_bytes());
+    put_varint(out, remembered.at_ms);
+    let refusal = outcome.refusal.map_or(0, Refusal::number);
+    debug_assert!(refusal < 1 << 6);
+    out.push(refusal | u8::from(outcome.existed) << 6 | u8::from(outcome.exists) << 7);
+    put_zigzag(out, outcome.value);
+    put_zigzag(out, outcome.value.wrapping_sub(outcome.previous));
+    put_varint(out, outcome.version);
+    put_varint(out, outcome.birth);
+}
+
+/// Appends the state of a session.
+pub fn put_session_value(out: &mut Vec<u8>, session: &Session) {
+    put_varint(out, session.epoch);
+    put_varint(out, session.sequence);
+    out.push(session.refusal.map_or(0, Refusal::number));
+}
+
+/// Appends a policy.
+pub fn put_policy_value(out: &mut Vec<u8>, policy: &Policy) {
+    let bit = |condition: bool, bit: u8| if condition { bit } else { 0 };
+    out.push(
+        bit(policy.min.is_some(), 1)
+            | bit(policy.max.is_some(), 2)
+            | bit(policy.ttl_ms.is_some(), 4)
+            | bit(policy.saturate, 8)
+            | bit(policy.disabled, 16),
+    );
+    if let Some(min) = policy.min {
+        put_zigzag(out, min);
+    }
+    if let Some(max) = policy.max {
+        put_zigzag(out, max);
+    }
+    if let Some(ttl_ms) = policy.ttl_ms {
+        put_varint(out, ttl_ms);
+    }
+}
+
+/// Appends bytes behind their length.
+pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_varint(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
+}
+
+/// Appends an unsigned number.
+#[inline]
+pub fn put_varint(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+/// Appends a signed number.
+#[inline]
+pub fn put_zigzag(out: &mut Vec<u8>, number: i64) {
+    put_varint(out, (number << 1) as u64 ^ (number >> 63) as u64);
+}
+
+/// Reads what the functions above wrote. Never panics, whatever the bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// Reads from the start of `bytes`.
+    pub fn new(bytes: &'a [u8]) -> Reader<'a> {
+        Reader { rest: bytes }
+    }
+
+    /// Whether everything is read.
+    pub fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    /// One byte.
+    pub fn byte(&mut self) -> Result<u8, Malformed> {
+        let (first, rest) = self.rest.split_first().ok_or(Malformed("cut short"))?;
+        self.rest = rest;
+        Ok(*first)
+    }
+
+    /// So many bytes.
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (first, rest) = self.rest.split_first_chunk::<N>().ok_or(Malformed("cut short"))?;
+        self.rest = rest;
+        Ok(*first)
+    }
+
+    /// Bytes behind their length.
+    pub fn bytes(&mut self) -> Result<&'a [u8], Malformed> {
+        let length = usize::try_from(self.varint()?).map_err(|_| Malformed("length"))?;
+        if length > self.rest.len() {
+            return Err(Malformed("length beyond the end"));
+        }
+        let (bytes, rest) = self.rest.split_at(length);
+        self.rest = rest;
+        Ok(bytes)
+    }
+
+    /// An unsigned number.
+    #[inline]
+    pub fn varint(&mut self) -> Result<u64, Malformed> {
+        let mut number = 0u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            let bits = u64::from(byte & 0x7f);
+            if shift == 63 && bits > 1 {
+                return Err(Malformed("number too large"));
+            }
+            number |= bits << shift;
+            if byte < 0x80 {
+                return Ok(number);
+            }
+        }
+        Err(Malformed("number too long"))
+    }
+
+    /// A signed number.
+    pub fn zigzag(&mut self) -> Result<i64, Malformed> {
+        let number = self.varint()?;
+        Ok((number >> 1) as i64 ^ -((number & 1) as i64))
+    }
+
+    fn id(&mut self) -> Result<u32, Malformed> {
+        u32::try_from(self.varint()?).map_err(|_| Malformed("id"))
+    }
+
+    /// A cell.
+    pub fn cell(&mut self) -> Result<Cell, Malformed> {
+        Ok(Cell {
+            value: self.zigzag()?,
+            version: self.varint()?,
+            updated_at_ms: self.varint()?,
+            birth: self.varint()?,
+            expires_at_ms: match self.varint()? {
+                0 => NEVER,
+                later => later - 1,
+            },
+        })
+    }
+
+    /// What is remembered of an id.
+    pub fn remembered_value(&mut self, identity: u128) -> Result<Remembered, Malformed> {
+        let fingerprint = u64::from_le_bytes(self.array()?);
+        let at_ms = self.varint()?;
+        let flags = self.byte()?;
+        let value = self.zigzag()?;
+        let outcome = Outcome {
+            refusal: read_refusal(flags & 0x3f)?,
+            existed: flags & 0x40 != 0,
+            exists: flags & 0x80 != 0,
+            value,
+            previous: value.wrapping_sub(self.zigzag()?),
+            version: self.varint()?,
+            birth: self.varint()?,
+        };
+        Ok(Remembered { identity, fingerprint, at_ms, outcome })
+    }
+
+    /// A session.
+    pub fn session(&mut self) -> Result<Session, Malformed> {
+        Ok(Session { epoch: self.varint()?, sequence: self.varint()?, refusal: read_refusal(self.byte()?)? })
+    }
+
+    /// A policy.
+    pub fn policy(&mut self) -> Result<Policy, Malformed> {
+        let flags = self.byte()?;
+        if flags >= 32 {
+            return Err(Malformed("unknown policy field; written by a newer version?"));
+        }
+        Ok(Policy {
+            min: if flags & 1 != 0 { Some(self.zigzag()?) } else { None },
+            max: if flags & 2 != 0 { Some(self.zigzag()?) } else { None },
+            ttl_ms: if flags & 4 != 0 { Some(self.varint()?) } else { None },
+            saturate: flags & 8 != 0,
+            disabled: flags & 16 != 0,
+        })
+    }
+}
+
+fn read_refusal(number: u8) -> Result<Option<Refusal>, Malformed> {
+    match number {
+        0 => Ok(None),
+        number => Refusal::from_number(number).map(Some).ok_or(Malformed("unknown refusal; written by a newer version?")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all_effects(key: &[u8]) -> Vec<Effect<'_>> {
+        let cell = Cell { value: i64::MIN, version: u64::MAX, updated_at_ms: 1, birth: 7, expires_at_ms: NEVER };
+        let outcome = Outcome {
+            refusal: Some(Refusal::AboveCeiling),
+            existed: true,
+            exists: false,
+            value: -5,
+            previous: i64::MAX,
+            version: 3,
+            birth: 9,
+        };
+        let remembered = Remembered { identity: u128::MAX - 1, fingerprint: 77, at_ms: 1_700_000_000_000, outcome };
+        let policy = Policy { min: Some(-1), max: Some(i64::MAX), saturate: true, ttl_ms: Some(5), disabled: true };
+        vec![
+            Effect::Define { id: 1, key, cell: None },
+            Effect::Define { id: u32::MAX, key, cell: Some(Cell { expires_at_ms: 0, ..cell }) },
+            Effect::Add { id: 1, delta: 1 },
+            Effect::Add { id: 300, delta: -1 },
+            Effect::Put { id: 1, cell },
+            Effect::Remove { id: 1 },
+            Effect::Remember(remembered),
+            Effect::Session { producer: b"p", session: Session { epoch: 1, sequence: 2, refusal: None } },
+            Effect::Policy { pattern: b"a*", policy: Some(policy) },
+            Effect::Policy { pattern: b"a*", policy: None },
+            Effect::Clear,
+        ]
+    }
+
+    fn put(out: &mut Vec<u8>, effect: &Effect<'_>) {
+        match effect {
+            Effect::Define { id, key, cell } => put_define(out, *id, key, cell.as_ref()),
+            Effect::Add { id, delta } => put_add(out, *id, *delta),
+            Effect::Put { id, cell } => put_put(out, *id, Some(cell)),
+            Effect::Remove { id } => put_put(out, *id, None),
+            Effect::Remember(remembered) => put_remember(out, remembered),
+            Effect::Session { producer, session } => put_session(out, producer, session),
+            Effect::Policy { pattern, policy } => put_policy(out, pattern, policy.as_ref()),
+            Effect::Clear => put_clear(out),
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let effects = all_effects(b"counter:1");
+        let mut body = Vec::new();
+        effects.iter().for_each(|effect| put(&mut body, effect));
+        let mut record = Vec::new();
+        put_section(&mut record, 15, 42, 99, &body);
+        put_section(&mut record, 3, 43, 1, &[]);
+        let sections: Vec<Section<'_>> = sections(&record).collect::<Result<_, _>>().unwrap();
+        assert_eq!(sections.len(), 2);
+        assert_eq!((sections[0].partition, sections[0].time_ms, sections[0].sequence), (15, 42, 99));
+        assert_eq!(sections[0].effects().collect::<Result<Vec<_>, _>>().unwrap(), effects);
+        assert_eq!(sections[1].effects().count(), 0);
+    }
+
+    #[test]
+    fn cut_or_changed_bytes_are_an_error_or_another_record_but_never_a_panic() {
+        let mut body = Vec::new();
+        all_effects(b"counter:1").iter().for_each(|effect| put(&mut body, effect));
+        let mut record = Vec::new();
+        put_section(&mut record, 15, 42, 99, &body);
+        let walk = |bytes: &[u8]| -> Result<usize, Malformed> {
+            let mut count = 0;
+            for section in sections(bytes) {
+                for effect in section?.effects() {
+                    effect?;
+                    count += 1;
+                }
+            }
+            Ok(count)
+        };
+        for length in 1..record.len() {
+            assert!(walk(&record[..length]).is_err(), "cut at {length}");
+        }
+        for position in 0..record.len() {
+            for bit in 0..8 {
+                let mut changed = record.clone();
+                changed[position] ^= 1 << bit;
+                let _ = walk(&changed);
+            }
+        }
+    }
+
+    #[test]
+    fn a_plain_increment_is_short() {
+        let mut out = Vec::new();
+        put_add(&mut out, 60_000, 1);
+        assert_eq!(out.len(), 4);
+    }
+}

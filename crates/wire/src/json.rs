@@ -1,0 +1,26 @@
+//! The JSON of the HTTP API, as bytes in and bytes out. The types of `counting` are not serializable on purpose:
+//! their form on the wire is decided here and nowhere else.
+//!
+//! | file | direction |
+//! |---|---|
+//! | [`request`] | client to server: bodies, read strictly (an unknown field is refused by name) |
+//! | [`reply`] | server to client: counters, changes, batches, policies |
+//! | [`problem`] | server to client: errors, as RFC 9457 problem details |
+//! | [`timestamp`] | milliseconds as RFC 3339 text |
+//!
+//! Two rules hold throughout. A number is an `i64`, and since JavaScript loses integers beyond 2^53, such a number
+//! is repeated as text (`valueText`), and any number may be sent as text. A key is text (`counterKey`, `key`) if
+//! it is UTF-8, else `keyBase64`.
+
+pub mod problem;
+pub mod reply;
+pub mod request;
+pub mod timestamp;
+
+/// Integers up to this size survive being read as a double.
+pub const EXACT_INTEGER_MAX: u64 = 1 << 53;
+
+/// The number as text, where a reader with doubles would lose digits.
+fn text_if_large(number: i64) -> Option<String> {
+    (number.unsigned_abs() > EXACT_INTEGER_MAX).then(|| number.to_string())
+}

@@ -1,0 +1,151 @@
+//! Errors as RFC 9457 problem details: four fields for people and logs, and those a program acts on.
+
+use quipu_counting::{Refusal, Reply, Unavailable};
+use serde::Serialize;
+
+use super::reply::{ChangeBody, ItemBody};
+use crate::refusal::{of_refusal, of_unavailable};
+
+/// The media type of a problem.
+pub const PROBLEM_JSON: &str = "application/problem+json";
+
+/// How long a client does well to wait before it retries a request that was shed.
+pub const RETRY_AFTER_MS: u64 = 1000;
+
+/// Why a request was not done.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Problem {
+    /// A name for the kind of problem; the last part is `reason`.
+    #[serde(rename = "type")]
+    kind: String,
+    /// What `status` is called.
+    title: &'static str,
+    /// The HTTP status, here too, because a body travels further than its status line.
+    pub status: u16,
+    /// What happened and what to do, in one sentence.
+    pub detail: String,
+    /// A stable word for programs.
+    pub reason: &'static str,
+    /// When to come again, where coming again helps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
+    /// The counter as it stands, `accepted: false` and `applied: 0`, where a rule of counting refused.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    change: Option<Box<ChangeBody>>,
+    /// The items of an all-or-none batch that was refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    results: Option<Vec<ItemBody>>,
+}
+
+impl Problem {
+    /// Any problem.
+    pub fn new(status: u16, reason: &'static str, detail: impl Into<String>) -> Problem {
+        Problem {
+            kind: format!("urn:quipu:problem:{reason}"),
+            title: title(status),
+            status,
+            detail: detail.into(),
+            reason,
+            retry_after_ms: (status == 503).then_some(RETRY_AFTER_MS),
+            change: None,
+            results: None,
+        }
+    }
+
+    /// The request cannot be understood.
+    pub fn malformed(detail: impl Into<String>) -> Problem {
+        Problem::new(400, "malformed", detail)
+    }
+
+    /// A rule of counting refused a change of the counter `key`.
+    pub fn refused(key: &[u8], reply: &Reply, refusal: Refusal) -> Problem {
+        let shown = of_refusal(refusal);
+        Problem {
+            change: Some(Box::new(ChangeBody::of(key, reply))),
+            ..Problem::new(shown.status, refusal.code(), shown.text)
+        }
+    }
+
+    /// An all-or-none batch was refused because of its item `index`.
+    pub fn batch_refused(index: usize, refusal: Refusal, results: Vec<ItemBody>) -> Problem {
+        let shown = of_refusal(refusal);
+        let detail = format!("items[{index}]: {}; no item was applied", shown.text);
+        Problem { results: Some(results), ..Problem::new(shown.status, refusal.code(), detail) }
+    }
+
+    /// The service cannot answer.
+    pub fn unavailable(reason: &Unavailable) -> Problem {
+        Problem::new(of_unavailable(reason).status, unavailable_code(reason), reason.to_string())
+    }
+}
+
+/// The stable word for a service that cannot answer.
+pub const fn unavailable_code(reason: &Unavailable) -> &'static str {
+    match reason {
+        Unavailable::Full(_) => "disk-full",
+        Unavailable::Failed(_) => OUTCOME_UNKNOWN,
+        Unavailable::Busy(_) => "busy",
+        Unavailable::Unsupported(_) => "unsupported",
+    }
+}
+
+/// The stable word for a request that may or may not have been done.
+pub const OUTCOME_UNKNOWN: &str = "outcome-unknown";
+
+fn title(status: u16) -> &'static str {
+    match status {
+        400 => "Bad Request",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        408 => "Request Timeout",
+        409 => "Conflict",
+        413 => "Content Too Large",
+        422 => "Unprocessable Content",
+        503 => "Service Unavailable",
+        504 => "Gateway Timeout",
+        _ => "Error",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Problem;
+    use quipu_counting::{Cell, Refusal, Reply, Unavailable};
+    use serde_json::{Value, json};
+
+    #[test]
+    fn a_refusal_carries_the_counter() {
+        let cell = Cell { value: 100, version: 3, birth: 1, ..Cell::ABSENT };
+        let reply = Reply { refusal: Some(Refusal::AboveCeiling), ..Reply::state(Some(cell)) };
+        let body = serde_json::to_value(Problem::refused(b"stock", &reply, Refusal::AboveCeiling)).unwrap();
+        for (field, expected) in [
+            ("type", json!("urn:quipu:problem:above-ceiling")),
+            ("title", json!("Conflict")),
+            ("status", json!(409)),
+            ("reason", json!("above-ceiling")),
+            ("counterKey", json!("stock")),
+            ("accepted", json!(false)),
+            ("value", json!(100)),
+            ("applied", json!(0)),
+            ("retryAfterMs", Value::Null),
+        ] {
+            assert_eq!(body[field], expected, "{field}");
+        }
+    }
+
+    #[test]
+    fn every_problem_has_a_title() {
+        let refused = Refusal::ALL.map(|refusal| Problem::refused(b"k", &Reply::state(None), refusal));
+        let unavailable = [
+            Unavailable::Full("x".into()),
+            Unavailable::Failed("x".into()),
+            Unavailable::Busy("x".into()),
+            Unavailable::Unsupported("x".into()),
+        ];
+        for problem in refused.into_iter().chain(unavailable.iter().map(Problem::unavailable)) {
+            assert_ne!(problem.title, "Error", "{problem:?}");
+            assert_eq!(problem.retry_after_ms.is_some(), problem.status == 503, "{problem:?}");
+        }
+    }
+}

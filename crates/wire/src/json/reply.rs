@@ -1,0 +1,296 @@
+//! Bodies that the server sends when the answer is not an error.
+//!
+//! ```text
+//! a read     {"counterKey","value","version","updatedAt","kind","mode","exact","stalenessMs","exists"}
+//! a change   the same and {"accepted","applied","duplicate"}
+//! a batch    {"results":[...]}: changes, or refused items with "accepted":false, "reason", "status"
+//! a policy   {"pattern","min","max","saturate","ttlMs","disabled"}
+//! ```
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use quipu_counting::{NEVER, Policy, Refusal, Reply};
+use serde::Serialize;
+
+use super::text_if_large;
+use super::timestamp::rfc3339;
+use crate::refusal::{Presentation, of_refusal};
+
+/// A counter's name in a reply.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum KeyName {
+    /// It is UTF-8.
+    CounterKey(String),
+    /// It is not; the bytes in standard base64.
+    KeyBase64(String),
+}
+
+impl KeyName {
+    /// How to show `key`.
+    pub fn of(key: &[u8]) -> KeyName {
+        match std::str::from_utf8(key) {
+            Ok(text) => KeyName::CounterKey(text.to_owned()),
+            Err(_) => KeyName::KeyBase64(STANDARD.encode(key)),
+        }
+    }
+}
+
+/// A counter as a read shows it.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CounterBody {
+    #[serde(flatten)]
+    key: KeyName,
+    value: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value_text: Option<String>,
+    version: u64,
+    /// `null` for a counter that does not exist and for a replayed outcome, which does not remember it.
+    updated_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_at: Option<String>,
+    exists: bool,
+    // What follows is the same for every counter of this version, and is said because clients decide by it.
+    kind: &'static str,
+    mode: &'static str,
+    exact: bool,
+    staleness_ms: u64,
+}
+
+impl CounterBody {
+    /// The counter `key` as `reply` knows it.
+    pub fn of(key: &[u8], reply: &Reply) -> CounterBody {
+        let cell = &reply.cell;
+        CounterBody {
+            key: KeyName::of(key),
+            value: cell.value,
+            value_text: text_if_large(cell.value),
+            version: cell.version,
+            updated_at: (cell.updated_at_ms > 0).then(|| rfc3339(cell.updated_at_ms)),
+            expires_at: (cell.expires_at_ms != NEVER).then(|| rfc3339(cell.expires_at_ms)),
+            exists: reply.exists,
+            kind: "sum",
+            mode: "strong",
+            exact: true,
+            staleness_ms: 0,
+        }
+    }
+}
+
+/// A counter after a change that was accepted.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ChangeBody {
+    #[serde(flatten)]
+    counter: CounterBody,
+    accepted: bool,
+    applied: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    applied_text: Option<String>,
+    duplicate: bool,
+}
+
+impl ChangeBody {
+    /// What `reply` did to the counter `key`.
+    pub fn of(key: &[u8], reply: &Reply) -> ChangeBody {
+        ChangeBody {
+            counter: CounterBody::of(key, reply),
+            accepted: reply.refusal.is_none(),
+            applied: reply.applied,
+            applied_text: text_if_large(reply.applied),
+            duplicate: reply.duplicate,
+        }
+    }
+}
+
+/// One item of a batch that was refused: a change that was not accepted, and why.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RefusedItem {
+    #[serde(flatten)]
+    change: ChangeBody,
+    reason: &'static str,
+    detail: &'static str,
+    status: u16,
+}
+
+impl RefusedItem {
+    /// What `refusal` means for the counter `key`.
+    pub fn of(key: &[u8], reply: &Reply, refusal: Refusal) -> RefusedItem {
+        let Presentation { text, status, .. } = of_refusal(refusal);
+        RefusedItem { change: ChangeBody::of(key, reply), reason: refusal.code(), detail: text, status: *status }
+    }
+}
+
+/// The outcome of one item of a batch.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub enum ItemBody {
+    /// A read.
+    Counter(CounterBody),
+    /// A change.
+    Change(ChangeBody),
+    /// A change that was refused.
+    Refused(RefusedItem),
+}
+
+impl ItemBody {
+    /// The outcome of a change.
+    pub fn of_change(key: &[u8], reply: &Reply) -> ItemBody {
+        match reply.refusal {
+            None => ItemBody::Change(ChangeBody::of(key, reply)),
+            Some(refusal) => ItemBody::Refused(RefusedItem::of(key, reply, refusal)),
+        }
+    }
+}
+
+/// The outcomes of a batch, in the order of its items.
+#[derive(Debug, Serialize)]
+pub struct ResultsBody {
+    /// One for each item.
+    pub results: Vec<ItemBody>,
+}
+
+/// One policy.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PolicyReply {
+    #[serde(flatten)]
+    pattern: PatternName,
+    min: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    min_text: Option<String>,
+    max: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_text: Option<String>,
+    saturate: bool,
+    ttl_ms: Option<u64>,
+    disabled: bool,
+}
+
+impl PolicyReply {
+    /// The policy stored for `pattern`.
+    pub fn of(pattern: &[u8], policy: &Policy) -> PolicyReply {
+        PolicyReply {
+            pattern: PatternName::of(pattern),
+            min: policy.min,
+            min_text: policy.min.and_then(text_if_large),
+            max: policy.max,
+            max_text: policy.max.and_then(text_if_large),
+            saturate: policy.saturate,
+            ttl_ms: policy.ttl_ms,
+            disabled: policy.disabled,
+        }
+    }
+}
+
+/// A pattern in a reply.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum PatternName {
+    /// It is UTF-8.
+    Pattern(String),
+    /// It is not; the bytes in standard base64.
+    PatternBase64(String),
+}
+
+impl PatternName {
+    /// How to show `pattern`.
+    pub fn of(pattern: &[u8]) -> PatternName {
+        match std::str::from_utf8(pattern) {
+            Ok(text) => PatternName::Pattern(text.to_owned()),
+            Err(_) => PatternName::PatternBase64(STANDARD.encode(pattern)),
+        }
+    }
+}
+
+/// All policies.
+#[derive(Debug, Serialize)]
+pub struct PoliciesBody {
+    /// In the order of their patterns.
+    pub policies: Vec<PolicyReply>,
+}
+
+/// The answer to the removal of a policy.
+#[derive(Debug, Serialize)]
+pub struct PolicyRemoved {
+    /// Which pattern.
+    #[serde(flatten)]
+    pub pattern: PatternName,
+    /// Whether there was a policy for it.
+    pub existed: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ChangeBody, CounterBody, ItemBody, PolicyReply};
+    use quipu_counting::{Cell, NEVER, Policy, Refusal, Reply};
+    use serde_json::{Value, json};
+
+    fn cell(value: i64) -> Cell {
+        Cell { value, version: 7, updated_at_ms: 1_771_834_530_250, birth: 3, expires_at_ms: NEVER }
+    }
+
+    fn object(body: impl serde::Serialize) -> Value {
+        serde_json::to_value(body).unwrap()
+    }
+
+    #[test]
+    fn a_counter() {
+        assert_eq!(
+            object(CounterBody::of(b"a", &Reply::state(Some(cell(7))))),
+            json!({"counterKey": "a", "value": 7, "version": 7, "updatedAt": "2026-02-23T08:15:30.250Z",
+                   "exists": true, "kind": "sum", "mode": "strong", "exact": true, "stalenessMs": 0})
+        );
+        let absent = object(CounterBody::of(b"a", &Reply::state(None)));
+        assert_eq!((&absent["value"], &absent["exists"], &absent["updatedAt"]), (&json!(0), &json!(false), &Value::Null));
+    }
+
+    #[test]
+    fn what_json_would_lose_is_also_text() {
+        for (value, text) in [
+            (1 << 53, Value::Null),
+            ((1 << 53) + 1, json!("9007199254740993")),
+            (-(1 << 53) - 1, json!("-9007199254740993")),
+            (i64::MIN, json!("-9223372036854775808")),
+        ] {
+            let body = object(CounterBody::of(b"a", &Reply::state(Some(cell(value)))));
+            assert_eq!((&body["value"], &body["valueText"]), (&json!(value), &text));
+        }
+        let body = object(CounterBody::of(&[0xff, 0x00], &Reply::state(None)));
+        assert_eq!((&body["keyBase64"], &body["counterKey"]), (&json!("/wA="), &Value::Null));
+    }
+
+    #[test]
+    fn changes_and_refusals() {
+        let changed = Reply { applied: 2, duplicate: true, ..Reply::state(Some(cell(9))) };
+        let body = object(ChangeBody::of(b"a", &changed));
+        for (field, expected) in
+            [("accepted", json!(true)), ("applied", json!(2)), ("value", json!(9)), ("duplicate", json!(true))]
+        {
+            assert_eq!(body[field], expected, "{field}");
+        }
+        let refused = Reply { refusal: Some(Refusal::AboveCeiling), ..Reply::state(Some(cell(9))) };
+        let body = object(ItemBody::of_change(b"a", &refused));
+        for (field, expected) in [
+            ("accepted", json!(false)),
+            ("applied", json!(0)),
+            ("value", json!(9)),
+            ("reason", json!("above-ceiling")),
+            ("status", json!(409)),
+        ] {
+            assert_eq!(body[field], expected, "{field}");
+        }
+    }
+
+    #[test]
+    fn a_policy() {
+        let policy = Policy { max: Some(i64::MAX), ..Policy::default() };
+        assert_eq!(
+            object(PolicyReply::of(b"stock:*", &policy)),
+            json!({"pattern": "stock:*", "min": null, "max": i64::MAX, "maxText": "9223372036854775807",
+                   "saturate": false, "ttlMs": null, "disabled": false})
+        );
+    }
+}

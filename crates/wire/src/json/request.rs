@@ -1,0 +1,434 @@
+//! Bodies that clients send. Read strictly: what is not understood is refused by name, never ignored, because a
+//! misspelled `max` that is skipped sells more than there is in stock.
+
+use std::fmt;
+use std::num::NonZeroU64;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use quipu_counting::{Add, Condition, Expiry, ID_BYTES_MAX, KEY_BYTES_MAX, Policy, Set};
+use serde::Deserialize;
+use serde::de::{self, DeserializeOwned, Deserializer, Visitor};
+
+use crate::number::parse_i64;
+
+/// The most items of one batch. With the limit on the body this bounds what one request can make the server hold.
+pub const BATCH_ITEMS_MAX: usize = 10_000;
+
+/// Why a body was refused: one sentence for a person, beginning with the field.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BodyError(pub String);
+
+impl BodyError {
+    fn field(path: impl fmt::Display, problem: impl fmt::Display) -> BodyError {
+        BodyError(format!("`{path}`: {problem}"))
+    }
+}
+
+/// Reads a body that must be there.
+pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, BodyError> {
+    if body.is_empty() {
+        return Err(BodyError("the body is empty; a JSON object is expected".to_owned()));
+    }
+    // serde would also read an array, field by position: nobody means that.
+    if body.trim_ascii_start().first() != Some(&b'{') {
+        return Err(BodyError("the body is not what was expected: a JSON object".to_owned()));
+    }
+    let mut deserializer = serde_json::Deserializer::from_slice(body);
+    let parsed = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
+        // The path is "." where the object itself is at fault; the inner message then says all.
+        match error.path().to_string().as_str() {
+            "." => BodyError(error.inner().to_string()),
+            path => BodyError::field(path, error.inner()),
+        }
+    })?;
+    deserializer.end().map_err(|error| BodyError(error.to_string()))?;
+    Ok(parsed)
+}
+
+/// Reads a body whose fields are all optional, and which may itself be absent.
+pub fn parse_or_default<T: DeserializeOwned + Default>(body: &[u8]) -> Result<T, BodyError> {
+    if body.is_empty() { Ok(T::default()) } else { parse(body) }
+}
+
+/// An `i64` as a JSON number or as text, for senders whose numbers are doubles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Integer(pub i64);
+
+impl<'de> Deserialize<'de> for Integer {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Integer, D::Error> {
+        struct IntegerVisitor;
+        impl Visitor<'_> for IntegerVisitor {
+            type Value = Integer;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a whole number from -2^63 to 2^63-1, plain or as a string")
+            }
+
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Integer, E> {
+                Ok(Integer(number))
+            }
+
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Integer, E> {
+                let integer = i64::try_from(number);
+                integer.map(Integer).map_err(|_| E::invalid_value(de::Unexpected::Unsigned(number), &self))
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Integer, E> {
+                let integer = parse_i64(text.as_bytes());
+                integer.map(Integer).ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
+            }
+        }
+        deserializer.deserialize_any(IntegerVisitor)
+    }
+}
+
+/// The body of a call that takes no fields. `{}` and nothing at all are both right.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NoFields {}
+
+/// What may be said about an addition: the body of increment and decrement, and one item of a batch.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct AddBody {
+    /// Only in a batch: the counter.
+    pub key: Option<String>,
+    /// Only in a batch: the counter, where its name is not UTF-8.
+    pub key_base64: Option<String>,
+    /// Only in a batch: the id under which a retry of this item is recognized.
+    pub request_id: Option<String>,
+    /// What to add (or, in a decrement, to take away); 1 where nothing is said.
+    pub delta: Option<Integer>,
+    /// The result must not be below this.
+    pub min: Option<Integer>,
+    /// The result must not be above this.
+    pub max: Option<Integer>,
+    /// Take what the bounds leave instead of refusing.
+    pub saturate: bool,
+    /// Expire so long after this change.
+    pub ttl_ms: Option<NonZeroU64>,
+    /// `ttlMs` counts only where the counter has no expiry yet.
+    pub ttl_if_none: bool,
+    /// The counter must have this version; 0 means that it must not exist.
+    pub if_version: Option<u64>,
+    #[serde(deserialize_with = "refuse_dims")]
+    dims: (),
+    #[serde(deserialize_with = "refuse_stripe_by")]
+    stripe_by: (),
+}
+
+fn refuse_dims<'de, D: Deserializer<'de>>(_: D) -> Result<(), D::Error> {
+    Err(de::Error::custom("dimensions are not supported by this version; leave the field out"))
+}
+
+fn refuse_stripe_by<'de, D: Deserializer<'de>>(_: D) -> Result<(), D::Error> {
+    Err(de::Error::custom("striped counters are not supported by this version; leave the field out"))
+}
+
+/// Which way an addition counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// `delta` is added.
+    Up,
+    /// `delta` is taken away.
+    Down,
+}
+
+impl AddBody {
+    /// The addition of a call whose path names the counter. `condition` is what the headers demand.
+    pub fn to_add(&self, direction: Direction, condition: Condition) -> Result<Add, BodyError> {
+        let in_batches = [("key", self.key.is_some()), ("keyBase64", self.key_base64.is_some())];
+        if let Some((field, _)) = in_batches.iter().find(|(_, given)| *given) {
+            return Err(BodyError::field(field, "the path names the counter; leave the field out"));
+        }
+        if self.request_id.is_some() {
+            return Err(BodyError::field("requestId", "send it as the header Idempotency-Key"));
+        }
+        self.addition(direction, condition)
+    }
+
+    /// The key and the addition of item `index` of a batch.
+    pub fn to_item(&self, index: usize) -> Result<(Vec<u8>, Add), BodyError> {
+        let at = |error: BodyError| BodyError(format!("items[{index}]: {error}"));
+        let key = key_bytes(self.key.as_deref(), self.key_base64.as_deref()).map_err(at)?;
+        if self.request_id.as_ref().is_some_and(|id| id.is_empty() || id.len() > ID_BYTES_MAX) {
+            return Err(at(BodyError::field("requestId", format_args!("must have 1 to {ID_BYTES_MAX} bytes"))));
+        }
+        Ok((key, self.addition(Direction::Up, Condition::Always).map_err(at)?))
+    }
+
+    fn addition(&self, direction: Direction, condition: Condition) -> Result<Add, BodyError> {
+        let delta = self.delta.map_or(1, |delta| delta.0);
+        let delta = match direction {
+            Direction::Up => delta,
+            Direction::Down => delta
+                .checked_neg()
+                .ok_or_else(|| BodyError::field("delta", "the smallest number cannot be taken away; add it instead"))?,
+        };
+        let min = self.min.map_or(i64::MIN, |min| min.0);
+        let max = self.max.map_or(i64::MAX, |max| max.0);
+        if min > max {
+            return Err(BodyError::field("min", format_args!("{min} is above `max` {max}")));
+        }
+        let expiry = match (self.ttl_ms, self.ttl_if_none) {
+            (None, false) => Expiry::Keep,
+            (Some(ttl), false) => Expiry::In(ttl.get()),
+            (Some(ttl), true) => Expiry::InIfNone(ttl.get()),
+            (None, true) => return Err(BodyError::field("ttlIfNone", "needs `ttlMs`")),
+        };
+        let condition = with_version(condition, self.if_version)?;
+        Ok(Add { delta, min, max, saturate: self.saturate, expiry, condition })
+    }
+}
+
+fn with_version(condition: Condition, if_version: Option<u64>) -> Result<Condition, BodyError> {
+    match (condition, if_version) {
+        (condition, None) => Ok(condition),
+        (Condition::Always, Some(version)) => Ok(Condition::Version(version)),
+        (_, Some(_)) => Err(BodyError::field("ifVersion", "stands beside the header If-Match; send one of them")),
+    }
+}
+
+/// A replacement of the value: the body of PUT on a counter.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SetBody {
+    /// The new value.
+    pub value: Integer,
+    /// Expire so long after this change. Without it the expiry stays as it is.
+    #[serde(default)]
+    pub ttl_ms: Option<NonZeroU64>,
+    /// The counter no longer expires.
+    #[serde(default)]
+    pub persist: bool,
+    /// The counter must have this version; 0 means that it must not exist.
+    #[serde(default)]
+    pub if_version: Option<u64>,
+}
+
+impl SetBody {
+    /// The replacement; `condition` is what the headers demand.
+    pub fn to_set(&self, condition: Condition) -> Result<Set, BodyError> {
+        let expiry = match (self.ttl_ms, self.persist) {
+            (None, false) => Expiry::Keep,
+            (None, true) => Expiry::Clear,
+            (Some(ttl), false) => Expiry::In(ttl.get()),
+            (Some(_), true) => return Err(BodyError::field("persist", "contradicts `ttlMs`")),
+        };
+        Ok(Set { value: self.value.0, expiry, condition: with_version(condition, self.if_version)? })
+    }
+}
+
+/// Many additions in one call.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct BatchAddBody {
+    /// The additions, in order.
+    pub items: Vec<AddBody>,
+    /// All or none; otherwise each item stands alone.
+    #[serde(default)]
+    pub atomic: bool,
+}
+
+/// Many reads in one call.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BatchGetBody {
+    /// The counters, in order.
+    pub keys: Vec<KeyBody>,
+}
+
+/// A key within a body.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "expected a key as a string, or {\"keyBase64\": \"...\"}")]
+pub enum KeyBody {
+    /// A key that is UTF-8.
+    Text(String),
+    /// Any key.
+    #[serde(rename_all = "camelCase")]
+    Base64 {
+        /// The bytes in standard base64.
+        key_base64: String,
+    },
+}
+
+impl KeyBody {
+    /// The key's bytes.
+    pub fn to_key(&self, index: usize) -> Result<Vec<u8>, BodyError> {
+        let bytes = match self {
+            KeyBody::Text(text) => key_bytes(Some(text), None),
+            KeyBody::Base64 { key_base64 } => key_bytes(None, Some(key_base64)),
+        };
+        bytes.map_err(|error| BodyError(format!("keys[{index}]: {error}")))
+    }
+}
+
+fn key_bytes(text: Option<&str>, base64: Option<&str>) -> Result<Vec<u8>, BodyError> {
+    let (field, bytes) = match (text, base64) {
+        (Some(text), None) => ("key", text.as_bytes().to_vec()),
+        (None, Some(base64)) => {
+            ("keyBase64", STANDARD.decode(base64).map_err(|error| BodyError::field("keyBase64", error))?)
+        }
+        (Some(_), Some(_)) => return Err(BodyError::field("keyBase64", "contradicts `key`; send one of them")),
+        (None, None) => return Err(BodyError::field("key", "is missing")),
+    };
+    if bytes.is_empty() || bytes.len() > KEY_BYTES_MAX {
+        return Err(BodyError::field(field, format_args!("a key has 1 to {KEY_BYTES_MAX} bytes, not {}", bytes.len())));
+    }
+    Ok(bytes)
+}
+
+/// A policy: the body of PUT on a pattern.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct PolicyBody {
+    /// No change may bring the value below this.
+    pub min: Option<Integer>,
+    /// No change may bring the value above this.
+    pub max: Option<Integer>,
+    /// Additions take what the bounds leave.
+    pub saturate: bool,
+    /// Counters born under this policy expire so long after their birth.
+    pub ttl_ms: Option<NonZeroU64>,
+    /// Writes are refused, reads are served.
+    pub disabled: bool,
+}
+
+impl PolicyBody {
+    /// The policy, if it makes sense.
+    pub fn to_policy(&self) -> Result<Policy, BodyError> {
+        let (min, max) = (self.min.map(|min| min.0), self.max.map(|max| max.0));
+        if let (Some(min), Some(max)) = (min, max)
+            && min > max
+        {
+            return Err(BodyError::field("min", format_args!("{min} is above `max` {max}")));
+        }
+        Ok(Policy {
+            min,
+            max,
+            saturate: self.saturate,
+            ttl_ms: self.ttl_ms.map(NonZeroU64::get),
+            disabled: self.disabled,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn add(body: &str) -> Result<Add, String> {
+        let parsed: AddBody = parse_or_default(body.as_bytes()).map_err(|error| error.to_string())?;
+        parsed.to_add(Direction::Up, Condition::Always).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn additions() {
+        for (body, expected) in [
+            ("", Add::plain(1)),
+            ("{}", Add::plain(1)),
+            (r#"{"delta":-5}"#, Add::plain(-5)),
+            (r#"{"delta":"9223372036854775807"}"#, Add::plain(i64::MAX)),
+            (r#"{"delta":-9223372036854775808}"#, Add::plain(i64::MIN)),
+            (r#"{"delta":null,"min":null}"#, Add::plain(1)),
+            (
+                r#"{"delta":2,"min":0,"max":100,"saturate":true,"ttlMs":60000}"#,
+                Add { min: 0, max: 100, saturate: true, expiry: Expiry::In(60_000), ..Add::plain(2) },
+            ),
+            (r#"{"ttlMs":5,"ttlIfNone":true}"#, Add { expiry: Expiry::InIfNone(5), ..Add::plain(1) }),
+            (r#"{"ifVersion":7}"#, Add { condition: Condition::Version(7), ..Add::plain(1) }),
+        ] {
+            assert_eq!(add(body), Ok(expected), "{body}");
+        }
+    }
+
+    #[test]
+    fn refused_bodies_name_the_field() {
+        for (body, named) in [
+            (r#"{"delta":1,"maximum":5}"#, "unknown field `maximum`"),
+            (r#"{"delta":1.5}"#, "`delta`: "),
+            (r#"{"delta":1e3}"#, "`delta`: "),
+            (r#"{"delta":9223372036854775808}"#, "`delta`: "),
+            (r#"{"delta":-9223372036854775809}"#, "`delta`: "),
+            (r#"{"delta":"1 "}"#, "`delta`: "),
+            (r#"{"delta":true}"#, "`delta`: "),
+            (r#"{"delta":1,"delta":2}"#, "duplicate field `delta`"),
+            (r#"{"ttlMs":0}"#, "`ttlMs`: "),
+            (r#"{"ttlMs":-1}"#, "`ttlMs`: "),
+            (r#"{"ttlIfNone":true}"#, "`ttlIfNone`: "),
+            (r#"{"min":2,"max":1}"#, "`min`: 2 is above `max` 1"),
+            (r#"{"saturate":1}"#, "`saturate`: "),
+            (r#"{"dims":{"tenant":"a"}}"#, "`dims`: dimensions are not supported"),
+            (r#"{"stripeBy":"user-7"}"#, "`stripeBy`: striped counters are not supported"),
+            (r#"{"key":"a"}"#, "`key`: the path names the counter"),
+            (r#"{"requestId":"a"}"#, "`requestId`: send it as the header Idempotency-Key"),
+            (r#"{"delta":1} x"#, "trailing characters"),
+            (r#"{"delta":1"#, "EOF"),
+            ("[]", "expected"),
+            ("7", "expected"),
+        ] {
+            let refused = add(body).expect_err(body);
+            assert!(refused.contains(named), "{body} is refused with {refused:?}, which does not say {named:?}");
+        }
+    }
+
+    #[test]
+    fn a_decrement_negates() {
+        let down = |body: &str| parse::<AddBody>(body.as_bytes()).unwrap().to_add(Direction::Down, Condition::Always);
+        assert_eq!(down(r#"{"delta":3}"#), Ok(Add::plain(-3)));
+        assert_eq!(down(r#"{"delta":-3}"#), Ok(Add::plain(3)));
+        assert!(down(r#"{"delta":-9223372036854775808}"#).is_err());
+    }
+
+    #[test]
+    fn a_header_and_a_field_do_not_both_set_the_version() {
+        let body: AddBody = parse(br#"{"ifVersion":7}"#).unwrap();
+        assert!(body.to_add(Direction::Up, Condition::Exists).is_err());
+    }
+
+    #[test]
+    fn batches() {
+        let body: BatchAddBody =
+            parse(br#"{"items":[{"key":"a","delta":2,"requestId":"r"},{"keyBase64":"/w=="}],"atomic":true}"#).unwrap();
+        assert!(body.atomic);
+        assert_eq!(body.items[0].to_item(0), Ok((b"a".to_vec(), Add::plain(2))));
+        assert_eq!(body.items[1].to_item(1), Ok((vec![0xff], Add::plain(1))));
+        for (item, named) in [
+            ("{}", "items[3]: `key`: is missing"),
+            (r#"{"key":""}"#, "items[3]: `key`: a key has 1 to 512 bytes, not 0"),
+            (r#"{"key":"a","keyBase64":"YQ=="}"#, "contradicts"),
+            (r#"{"keyBase64":"%"}"#, "items[3]: `keyBase64`"),
+            (r#"{"key":"a","requestId":""}"#, "items[3]: `requestId`"),
+        ] {
+            let refused = parse::<AddBody>(item.as_bytes()).unwrap().to_item(3).expect_err(item).to_string();
+            assert!(refused.contains(named), "{item} is refused with {refused:?}");
+        }
+        let nested = parse::<BatchAddBody>(br#"{"items":[{"key":"a"},{"key":"b","delta":"x"}]}"#).unwrap_err();
+        assert!(nested.0.starts_with("`items[1].delta`: "), "{nested}");
+    }
+
+    #[test]
+    fn keys_of_a_batch_get() {
+        let body: BatchGetBody = parse(br#"{"keys":["a",{"keyBase64":"/w=="}]}"#).unwrap();
+        assert_eq!(body.keys[0].to_key(0), Ok(b"a".to_vec()));
+        assert_eq!(body.keys[1].to_key(1), Ok(vec![0xff]));
+        let refused = parse::<BatchGetBody>(br#"{"keys":[7]}"#).unwrap_err();
+        assert!(refused.0.contains("`keys[0]`: expected a key"), "{refused}");
+    }
+
+    #[test]
+    fn policies() {
+        let policy = |body: &str| {
+            parse::<PolicyBody>(body.as_bytes()).and_then(|body| body.to_policy()).map_err(|error| error.to_string())
+        };
+        assert_eq!(
+            policy(r#"{"min":0,"max":"10","ttlMs":5,"saturate":true,"disabled":true}"#),
+            Ok(Policy { min: Some(0), max: Some(10), saturate: true, ttl_ms: Some(5), disabled: true })
+        );
+        assert_eq!(policy("{}"), Ok(Policy::default()));
+        assert!(policy(r#"{"min":2,"max":1}"#).is_err());
+        assert!(policy(r#"{"mode":"eventual"}"#).unwrap_err().contains("unknown field `mode`"));
+    }
+}

@@ -1,0 +1,51 @@
+//! UTC milliseconds as RFC 3339: `2026-02-23T08:15:30.250Z`. One formatter is less than a calendar library.
+
+const DAY_MS: u64 = 86_400_000;
+/// The last millisecond a four-digit year can name; later times are shown as this one.
+const LAST_MS: u64 = 253_402_300_799_999;
+
+/// The text of a time.
+pub fn rfc3339(at_ms: u64) -> String {
+    let at_ms = at_ms.min(LAST_MS);
+    let (year, month, day) = date(at_ms / DAY_MS);
+    let of_day_ms = at_ms % DAY_MS;
+    let (hour, minute) = (of_day_ms / 3_600_000, of_day_ms / 60_000 % 60);
+    let (second, ms) = (of_day_ms / 1000 % 60, of_day_ms % 1000);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
+}
+
+/// Year, month and day of a day since 1970-01-01, after Hinnant's `civil_from_days`: years begin in March there, so
+/// that the leap day is the last of its year, and 400 years (146,097 days) repeat for ever.
+fn date(days_since_1970: u64) -> (u64, u64, u64) {
+    let days = days_since_1970 + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let months_since_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * months_since_march + 2) / 5 + 1;
+    let month = if months_since_march < 10 { months_since_march + 3 } else { months_since_march - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    (year, month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rfc3339;
+
+    #[test]
+    fn known_times() {
+        for (at_ms, expected) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (951_782_400_000, "2000-02-29T00:00:00.000Z"),
+            (951_868_799_999, "2000-02-29T23:59:59.999Z"),
+            (1_709_164_800_000, "2024-02-29T00:00:00.000Z"),
+            (1_735_689_599_001, "2024-12-31T23:59:59.001Z"),
+            (1_771_834_530_250, "2026-02-23T08:15:30.250Z"),
+            (4_107_542_400_000, "2100-03-01T00:00:00.000Z"),
+            (253_402_300_799_999, "9999-12-31T23:59:59.999Z"),
+            (u64::MAX, "9999-12-31T23:59:59.999Z"),
+        ] {
+            assert_eq!(rfc3339(at_ms), expected);
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! How "no" looks to the caller: one table for every protocol.
+//!
+//! Counting decides *that* something is refused and why ([`Refusal`]); a deployment says that it cannot answer at all
+//! ([`Unavailable`]). What the caller then sees stands here and nowhere else: the first word of a RESP error, the status
+//! of an HTTP reply, the exit code of the command line, and whether trying the same again can help.
+//!
+//! | exit code | meaning |
+//! |---|---|
+//! | 0 | done |
+//! | 1 | no connection, or an error that is none of the below |
+//! | 2 | the command line or the request is malformed |
+//! | 3 | a bound of the call or of the policy, or the range of 64 bits |
+//! | 4 | the condition (existence, version) does not hold |
+//! | 5 | writes are disabled by a policy |
+//! | 6 | the request id was used for another request |
+//! | 7 | the producer is fenced |
+//! | 8 | too much at the moment: retry later |
+//! | 9 | the disk is full |
+//! | 10 | outcome unknown: retry with the same request id |
+
+use quipu_counting::{Refusal, Unavailable};
+
+/// What a refusal is on every protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Presentation {
+    /// First word of a RESP error.
+    pub prefix: &'static str,
+    /// What the caller reads, without the prefix. Empty where the reason carries its own text.
+    pub text: &'static str,
+    /// Whether the value as it stands belongs behind the text.
+    pub shows_value: bool,
+    /// HTTP status.
+    pub status: u16,
+    /// Exit code of the command line.
+    pub exit_code: u8,
+    /// Whether the same request may succeed later without anyone changing it.
+    pub retryable: bool,
+}
+
+/// How a refusal is shown.
+pub const fn of_refusal(refusal: Refusal) -> &'static Presentation {
+    match refusal {
+        Refusal::Overflow => &OVERFLOW,
+        Refusal::BelowFloor => &BELOW_FLOOR,
+        Refusal::AboveCeiling => &ABOVE_CEILING,
+        Refusal::ConditionUnmet => &CONDITION_UNMET,
+        Refusal::Disabled => &DISABLED,
+        Refusal::GroupAborted => &GROUP_ABORTED,
+        Refusal::IdReused => &ID_REUSED,
+        Refusal::Fenced => &FENCED,
+        Refusal::TooManyProducers => &TOO_MANY_PRODUCERS,
+    }
+}
+
+/// How a service that cannot answer is shown; the text is that of the reason itself.
+pub const fn of_unavailable(reason: &Unavailable) -> &'static Presentation {
+    match reason {
+        Unavailable::Full(_) => &FULL,
+        Unavailable::Failed(_) => &FAILED,
+        Unavailable::Busy(_) => &BUSY,
+        Unavailable::Unsupported(_) => &UNSUPPORTED,
+    }
+}
+
+/// The RESP error line of a refusal, without `-` and line end.
+pub fn error_line(refusal: Refusal, value: i64) -> String {
+    let shown = of_refusal(refusal);
+    if shown.shows_value {
+        format!("{} {}; the value is {value}", shown.prefix, shown.text)
+    } else {
+        format!("{} {}", shown.prefix, shown.text)
+    }
+}
+
+/// The RESP error line of a service that cannot answer, without `-` and line end. Line ends inside the reason (a
+/// message of the operating system may have them) become blanks, because they would end the reply.
+pub fn unavailable_line(reason: &Unavailable) -> String {
+    format!("{} {reason}", of_unavailable(reason).prefix).replace(['\r', '\n'], " ")
+}
+
+const fn row(
+    prefix: &'static str,
+    text: &'static str,
+    shows_value: bool,
+    status: u16,
+    exit_code: u8,
+    retryable: bool,
+) -> Presentation {
+    Presentation { prefix, text, shows_value, status, exit_code, retryable }
+}
+
+// Redis's own words where Redis has them.
+static OVERFLOW: Presentation = row("ERR", "increment or decrement would overflow", false, 409, 3, false);
+static BELOW_FLOOR: Presentation =
+    row("LIMIT", "the result would be below the floor, nothing was changed", true, 409, 3, false);
+static ABOVE_CEILING: Presentation =
+    row("LIMIT", "the result would be above the ceiling, nothing was changed", true, 409, 3, false);
+static CONDITION_UNMET: Presentation =
+    row("VERSION", "the condition on existence or version does not hold, nothing was changed", true, 409, 4, false);
+static DISABLED: Presentation = row("DISABLED", "a policy disables writes to this counter", false, 409, 5, false);
+static GROUP_ABORTED: Presentation =
+    row("ABORTED", "another item of the same all-or-none request was refused, nothing was changed", false, 409, 3, false);
+static ID_REUSED: Presentation =
+    row("IDREUSED", "this request id was used for another request, nothing was changed", false, 422, 6, false);
+static FENCED: Presentation =
+    row("FENCED", "a newer epoch of this producer has taken over, nothing was changed", false, 409, 7, false);
+static TOO_MANY_PRODUCERS: Presentation =
+    row("BUSY", "there is no room for another producer, nothing was changed", false, 503, 8, true);
+
+static FULL: Presentation = row("FULL", "", false, 503, 9, true);
+static FAILED: Presentation = row("UNAVAILABLE", "", false, 504, 10, true);
+static BUSY: Presentation = row("BUSY", "", false, 503, 8, true);
+static UNSUPPORTED: Presentation = row("ERR", "", false, 400, 2, false);
+
+#[cfg(test)]
+mod tests {
+    use super::{error_line, of_refusal, of_unavailable, unavailable_line};
+    use quipu_counting::{Refusal, Unavailable};
+
+    #[test]
+    fn error_lines() {
+        for (refusal, line) in [
+            (Refusal::Overflow, "ERR increment or decrement would overflow"),
+            (Refusal::BelowFloor, "LIMIT the result would be below the floor, nothing was changed; the value is -7"),
+            (Refusal::Disabled, "DISABLED a policy disables writes to this counter"),
+        ] {
+            assert_eq!(error_line(refusal, -7), line);
+        }
+        let reason = Unavailable::Busy("the queue\r\nis full".into());
+        assert_eq!(unavailable_line(&reason), "BUSY overloaded, nothing was changed: the queue  is full; retry later");
+    }
+
+    /// Programs dispatch on the first word and on the codes, so every row must be usable on every protocol.
+    #[test]
+    fn every_row_is_complete() {
+        for refusal in Refusal::ALL {
+            let shown = of_refusal(refusal);
+            assert!(shown.prefix.bytes().all(|byte| byte.is_ascii_uppercase()), "{refusal:?}");
+            assert!(!shown.text.is_empty() && !shown.text.contains(['\r', '\n']), "{refusal:?}");
+            assert!((400..600).contains(&shown.status) && shown.exit_code > 1, "{refusal:?}");
+            assert_eq!(shown.retryable, shown.status >= 500, "{refusal:?}");
+        }
+        for reason in [
+            Unavailable::Full("x".into()),
+            Unavailable::Failed("x".into()),
+            Unavailable::Busy("x".into()),
+            Unavailable::Unsupported("x".into()),
+        ] {
+            assert_eq!(of_unavailable(&reason).retryable, of_unavailable(&reason).status >= 500, "{reason:?}");
+        }
+    }
+}

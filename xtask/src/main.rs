@@ -1,0 +1,82 @@
+//! All tooling of the project, behind `cargo xtask`.
+//!
+//! | command | what it does |
+//! |---|---|
+//! | `cargo xtask test` | everything a change must pass; a person and CI run the same; it writes no source |
+//! | `cargo xtask fix` | formats and applies what the linter can fix by itself |
+//! | `cargo xtask bench compare` | the same load on redis-server and quipu, side by side |
+//! | `cargo xtask bench memory` | resident bytes per counter of both |
+//! | `cargo xtask torture kill` | SIGKILL at random moments: nothing lost, nothing doubled |
+//! | `cargo xtask torture power` | the file system taken away under load, as a power cut does (needs root) |
+
+#[cfg(test)]
+mod arrows;
+mod compare;
+mod memory;
+mod packages;
+#[cfg(test)]
+mod planted;
+mod power;
+mod servers;
+mod steps;
+mod workspace;
+
+// The clients that count with request ids and never give up; the server's own kill test uses them too.
+#[path = "../../crates/server/tests/exactly_once/mod.rs"]
+mod exactly_once;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+/// Tooling of quipu
+#[derive(Parser)]
+#[command(bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Everything a change must pass: format, lints, tests, documentation tests
+    Test,
+    /// Format the sources and apply what the linter can fix by itself
+    Fix,
+    /// Measure against redis-server on this machine
+    #[command(subcommand)]
+    Bench(Bench),
+    /// Try to make quipu lose or double an increment
+    #[command(subcommand)]
+    Torture(Torture),
+}
+
+#[derive(Subcommand)]
+enum Bench {
+    /// CPU per operation, throughput and latency of both, three interleaved rounds
+    Compare(compare::Arguments),
+    /// Resident bytes per counter of both
+    Memory(memory::Arguments),
+}
+
+#[derive(Subcommand)]
+enum Torture {
+    /// Kill the server with SIGKILL at random moments under load
+    Kill {
+        /// How many kills
+        #[arg(long, default_value_t = 100)]
+        rounds: u32,
+    },
+    /// Shut the file system down under load without flushing its log, on ext4 and xfs (needs root)
+    Power(power::Arguments),
+}
+
+fn main() -> Result<()> {
+    match Arguments::parse().task {
+        Task::Test => steps::test(),
+        Task::Fix => steps::fix(),
+        Task::Bench(Bench::Compare(arguments)) => compare::run(&arguments),
+        Task::Bench(Bench::Memory(arguments)) => memory::run(&arguments),
+        Task::Torture(Torture::Kill { rounds }) => steps::torture_kill(rounds),
+        Task::Torture(Torture::Power(arguments)) => power::run(&arguments),
+    }
+}

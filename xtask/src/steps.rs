@@ -1,0 +1,89 @@
+//! The one command that a change must pass, and its `fix` twin.
+
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Result, bail, ensure};
+
+use crate::packages;
+use crate::workspace::cargo;
+
+/// Runs every step, also after one has failed, so that one run tells everything.
+pub fn test() -> Result<()> {
+    packages::require(packages::OF_TESTS)?;
+    let started = Instant::now();
+    let mut failed = Vec::new();
+    let steps = test_steps(has_nextest());
+    for (name, arguments) in &steps {
+        if !run(name, arguments)? {
+            failed.push(*name);
+        }
+    }
+    let seconds = started.elapsed().as_secs();
+    if !failed.is_empty() {
+        bail!("failed after {seconds} s: {}", failed.join(", "));
+    }
+    let names: Vec<&str> = steps.iter().map(|(name, _)| *name).collect();
+    println!("all passed in {seconds} s: {}", names.join(", "));
+    Ok(())
+}
+
+/// Formats and applies what the linter can fix by itself.
+pub fn fix() -> Result<()> {
+    ensure!(run("format", &["fmt", "--all"])?, "cargo fmt failed");
+    let clippy = ["clippy", "--workspace", "--all-targets", "--fix", "--allow-dirty", "--allow-staged"];
+    ensure!(run("lints", &clippy)?, "cargo clippy --fix failed");
+    Ok(())
+}
+
+/// Runs the server's kill test with more rounds, on the binary that people run.
+pub fn torture_kill(rounds: u32) -> Result<()> {
+    let arguments = ["test", "--release", "--package", "quipu-server", "--test", "kill", "--", "--nocapture"];
+    let status = cargo().args(arguments).env("QUIPU_KILL_ROUNDS", rounds.to_string()).status()?;
+    ensure!(status.success(), "the kill test failed");
+    Ok(())
+}
+
+type Step = (&'static str, Vec<&'static str>);
+
+fn test_steps(has_nextest: bool) -> Vec<Step> {
+    let mut steps = vec![
+        ("format", vec!["fmt", "--all", "--check"]),
+        ("lints", vec!["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
+    ];
+    if has_nextest {
+        steps.push(("tests", vec!["nextest", "run", "--workspace", "--no-fail-fast"]));
+        steps.push(("documentation tests", vec!["test", "--workspace", "--doc"]));
+    } else {
+        steps.push(("tests", vec!["test", "--workspace", "--no-fail-fast"]));
+    }
+    steps
+}
+
+fn run(name: &str, arguments: &[&str]) -> Result<bool> {
+    let started = Instant::now();
+    println!("== {name}: cargo {}", arguments.join(" "));
+    let passed = cargo().args(arguments).status()?.success();
+    println!("== {name}: {} in {} s", if passed { "passed" } else { "FAILED" }, started.elapsed().as_secs());
+    Ok(passed)
+}
+
+fn has_nextest() -> bool {
+    let mut command: Command = cargo();
+    command.args(["nextest", "--version"]).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documentation_tests_run_in_either_form() {
+        let with = test_steps(true);
+        assert!(with.iter().any(|(_, arguments)| arguments.contains(&"--doc")));
+        // Plain `cargo test` runs them by itself.
+        let without = test_steps(false);
+        assert!(without.iter().any(|(_, arguments)| arguments == &["test", "--workspace", "--no-fail-fast"]));
+    }
+}

@@ -1,0 +1,43 @@
+//! Where things are, and how cargo is called.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+/// Top folder of the repository.
+pub fn top() -> &'static Path {
+    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
+    xtask.parent().unwrap_or(xtask)
+}
+
+/// The cargo that runs us, in the top folder.
+pub fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(top());
+    command
+}
+
+/// Cargo's output folder; measurements leave their files there too, because it is on a real disk and is ignored by git.
+pub fn target_folder() -> Result<PathBuf> {
+    let output = cargo().args(["metadata", "--no-deps", "--format-version", "1"]).output()?;
+    ensure!(output.status.success(), "cargo metadata failed: {}", String::from_utf8_lossy(&output.stderr));
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let folder = metadata["target_directory"].as_str().context("cargo metadata names no target_directory")?;
+    Ok(PathBuf::from(folder))
+}
+
+/// Builds the release binary and says where it is.
+pub fn release_binary() -> Result<PathBuf> {
+    let status =
+        cargo().args(["build", "--release", "--package", "quipu-server", "--bin", "quipu"]).status()?;
+    ensure!(status.success(), "the release binary does not build");
+    Ok(target_folder()?.join("release/quipu"))
+}
+
+/// A fresh folder for data of servers, removed when dropped.
+pub fn scratch_folder(purpose: &str) -> Result<tempfile::TempDir> {
+    let target = target_folder()?;
+    std::fs::create_dir_all(&target)?;
+    Ok(tempfile::Builder::new().prefix(&format!("{purpose}-")).tempdir_in(target)?)
+}
