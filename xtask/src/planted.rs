@@ -102,8 +102,8 @@ fn outcome(bug: Bug) -> Result<Proof, String> {
     let clients = Clients::start(&Place::new(address), 4, "planted", 1);
     // A client that has found the bug by itself ends early and says so in `finish`.
     let _ = clients.wait_for_more(ANSWERS);
-    let (acknowledged, interruptions) = clients.finish()?;
-    assert!(interruptions > 0, "closed connections were not felt");
+    let (acknowledged, retries) = clients.finish()?;
+    assert!(retries > 0, "closed connections were not felt");
     prove(address, &acknowledged)
 }
 

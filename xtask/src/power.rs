@@ -93,14 +93,14 @@ impl World {
         self.disk.mount()?;
         let server = Server::quipu(binary, &self.disk.mount_point, "sync")?;
         place.set(server.resp);
-        let (acknowledged, interruptions) = clients.finish().map_err(|reason| anyhow!(reason))?;
+        let (acknowledged, retries) = clients.finish().map_err(|reason| anyhow!(reason))?;
         self.acknowledged.extend(acknowledged);
         let proof = prove(server.resp, &self.acknowledged).map_err(|reason| anyhow!(reason))?;
         server.kill()?;
         let check = Command::new(binary).arg("check").arg(self.disk.mount_point.join("data")).output()?;
         ensure!(check.status.success(), "quipu check: {}", String::from_utf8_lossy(&check.stderr));
         self.disk.unmount()?;
-        println!("cut {cut} on {}: {interruptions} interruptions; {proof}", self.disk.kind);
+        println!("cut {cut} on {}: {retries} retries; {proof}", self.disk.kind);
         Ok(())
     }
 }

@@ -19,7 +19,7 @@ use crate::execute::{Attempt, unavailable};
 use crate::fetch::Fetched;
 use crate::folder::{Folder, Meta};
 use crate::keeper::Keeper;
-use crate::options::{MEMORY_BYTES_MIN, OpenError, Options};
+use crate::options::{Clock, MEMORY_BYTES_MIN, OpenError, Options};
 use crate::partition::Partition;
 use crate::pool::Pool;
 use crate::scan::Scans;
@@ -104,8 +104,14 @@ impl Engine {
             let options = ColdOptions { cache_bytes, ..ColdOptions::default() };
             Ok(Arc::new(LsmStore::open(path.join("cold"), options)?))
         };
+        let clock = Arc::clone(&options.clock);
+        if options.memory_bytes < MEMORY_BYTES_MIN {
+            let given = options.memory_bytes;
+            let what = format!("memory is {given} bytes; use at least {MEMORY_BYTES_MIN} bytes (32MiB)");
+            return Err(OpenError::Options(what));
+        }
         let engine = Engine::open_with(disk, path, open_cold, options)?;
-        engine.start_threads()?;
+        engine.start_threads(&clock)?;
         Ok(engine)
     }
 
@@ -168,11 +174,11 @@ impl Engine {
         }))
     }
 
-    fn start_threads(self: &Arc<Engine>) -> Result<(), OpenError> {
+    fn start_threads(self: &Arc<Engine>, clock: &Clock) -> Result<(), OpenError> {
         let spawn = |source| OpenError::Io { path: "a thread".into(), source };
         *self.syncer.lock() = Some(spawn_syncer(&self.log, self.durability)?);
         let _ = self.pool.set(Pool::start().map_err(spawn)?);
-        let _ = self.keeper.set(Keeper::start(Arc::downgrade(self)).map_err(spawn)?);
+        let _ = self.keeper.set(Keeper::start(Arc::downgrade(self), Arc::clone(clock)).map_err(spawn)?);
         Ok(())
     }
 
@@ -212,7 +218,8 @@ impl Engine {
         self.failed.get().cloned()
     }
 
-    /// Makes everything durable and ends the threads. The engine answers nothing after this.
+    /// Makes everything durable and ends the threads; when the last reference is gone the folder is free for
+    /// others. Without it that happens a little later, when a thread that is still busy notices.
     pub fn close(&self) -> Result<(), Unavailable> {
         if let Some(keeper) = self.keeper.get() {
             keeper.stop();
@@ -329,9 +336,6 @@ fn check_options(options: &Options) -> Result<(), OpenError> {
     let refuse = |what: String| Err(OpenError::Options(what));
     if !options.partitions.is_power_of_two() || options.partitions > PARTITIONS_MAX {
         return refuse(format!("partitions is {}; use a power of two up to {PARTITIONS_MAX}", options.partitions));
-    }
-    if options.memory_bytes < MEMORY_BYTES_MIN {
-        return refuse(format!("memory is {} bytes; use at least {MEMORY_BYTES_MIN}", options.memory_bytes));
     }
     if options.id_window_ms < 1_000 {
         return refuse(format!("the window of request ids is {} ms; use at least 1 s", options.id_window_ms));

@@ -2,11 +2,12 @@
 
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
 use crate::engine::Engine;
+use crate::options::Clock;
 
 /// How often it looks. Short enough that expired counters are gone soon, long enough to cost nothing.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -26,11 +27,11 @@ struct Shared {
 
 impl Keeper {
     /// Starts the thread; it ends when the engine is gone or [`Keeper::stop`] is called.
-    pub fn start(engine: Weak<Engine>) -> std::io::Result<Keeper> {
+    pub fn start(engine: Weak<Engine>, clock: Clock) -> std::io::Result<Keeper> {
         let shared = Arc::new(Shared::default());
         let thread = {
             let (engine, shared) = (engine.clone(), Arc::clone(&shared));
-            std::thread::Builder::new().name("quipu-keeper".to_string()).spawn(move || work(&engine, &shared))?
+            std::thread::Builder::new().name("quipu-keeper".to_string()).spawn(move || work(&engine, &shared, &clock))?
         };
         Ok(Keeper { engine, shared, thread: Mutex::new(Some(thread)) })
     }
@@ -52,7 +53,7 @@ impl Keeper {
     }
 }
 
-fn work(engine: &Weak<Engine>, shared: &Shared) {
+fn work(engine: &Weak<Engine>, shared: &Shared, clock: &Clock) {
     loop {
         {
             let mut stopped = shared.stopped.lock();
@@ -64,7 +65,6 @@ fn work(engine: &Weak<Engine>, shared: &Shared) {
             }
         }
         let Some(engine) = engine.upgrade() else { return };
-        let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
-        engine.tend(now_ms);
+        engine.tend(clock());
     }
 }

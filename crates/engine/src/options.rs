@@ -1,12 +1,17 @@
 //! What the owner of an engine chooses, and why an engine may refuse to open.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use quipu_store::cold::ColdError;
 use quipu_store::{Durability, LogError, LogOptions};
 
+/// Says what time it is, UTC milliseconds. The keeper's expiry goes by it; requests bring their own time.
+pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
+
 /// Choices that hold while the engine is open.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Options {
     /// When a change counts as done.
     pub durability: Durability,
@@ -21,6 +26,8 @@ pub struct Options {
     pub log_tail_bytes: u64,
     /// Sizes of the log.
     pub log: LogOptions,
+    /// The clock of the keeper; by default the system's.
+    pub clock: Clock,
     /// Where the secrets of a new folder and the seed of the hash come from; `None` for the system's source.
     pub entropy: Option<[u8; 40]>,
 }
@@ -37,9 +44,14 @@ impl Default for Options {
             id_window_ms: 24 * 3_600_000,
             log_tail_bytes: 128 << 20,
             log: LogOptions::default(),
+            clock: Arc::new(system_time_ms),
             entropy: None,
         }
     }
+}
+
+fn system_time_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
 /// Why an engine did not open. Each says what to do.

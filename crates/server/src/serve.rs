@@ -52,8 +52,7 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     start_log(config);
     raise_open_files(config);
     let http_listener = listen("http", config.http_listen)?;
-    // The RESP front binds for itself, later; this only finds out early whether it will be able to.
-    drop(listen("resp", config.resp_listen)?);
+    let resp_listener = listen("resp", config.resp_listen)?;
     let engine = Engine::open(&config.data, options(config))?;
     let counters: Arc<dyn Counters> = engine.clone();
     let clock = Arc::new(Clock::new());
@@ -65,8 +64,8 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
         Signals::new().context("cannot watch for signals")?
     };
 
-    let resp = RespServer::start(resp_options(config), Arc::clone(&counters), Arc::clone(&clock))
-        .with_context(|| format!("cannot serve RESP on {}", config.resp_listen))?;
+    let resp = RespServer::start(resp_options(config), resp_listener, Arc::clone(&counters), Arc::clone(&clock))
+        .context("cannot serve RESP")?;
     let metrics = Metrics::new(Arc::clone(&counters), Some(Arc::clone(resp.shared())));
     let app = Arc::new(App {
         counters,
@@ -117,7 +116,7 @@ fn options(config: &Config) -> Options {
 }
 
 fn resp_options(config: &Config) -> resp::Options {
-    let defaults = resp::Options::new(config.resp_listen);
+    let defaults = resp::Options::default();
     resp::Options {
         event_loops: if config.resp_threads == 0 { defaults.event_loops } else { config.resp_threads },
         connections_max: config.connections_max,

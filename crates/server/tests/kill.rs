@@ -71,11 +71,11 @@ fn kills_lose_nothing_and_double_nothing() {
         }
     }
     clients.wait_for_more(1).unwrap();
-    let (acknowledged, interruptions) = clients.finish().unwrap();
-    assert!(interruptions >= rounds, "the kills were not felt: {interruptions} interruptions");
+    let (acknowledged, retries) = clients.finish().unwrap();
+    assert!(retries >= rounds, "the kills were not felt: {retries} retries");
 
     let proof = prove(server.resp, &acknowledged).unwrap();
-    println!("{rounds} kills, {interruptions} interruptions: {proof}");
+    println!("{rounds} kills, {retries} retries: {proof}");
     server.kill();
     let check = run(&["check", data.to_str().unwrap()], &[]);
     assert!(

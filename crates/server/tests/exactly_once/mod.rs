@@ -89,7 +89,7 @@ struct Shared {
     place: Place,
     is_over: AtomicBool,
     acknowledged: AtomicU64,
-    interruptions: AtomicU64,
+    retries: AtomicU64,
 }
 
 impl Clients {
@@ -99,7 +99,7 @@ impl Clients {
             place: place.clone(),
             is_over: AtomicBool::new(false),
             acknowledged: AtomicU64::new(0),
-            interruptions: AtomicU64::new(0),
+            retries: AtomicU64::new(0),
         });
         let threads = (0..count)
             .map(|index| {
@@ -138,15 +138,15 @@ impl Clients {
         Ok(())
     }
 
-    /// Lets every client get an answer for what it has sent, and stops them. Also says how often they were
-    /// interrupted.
+    /// Lets every client get an answer for what it has sent, and stops them. Also says how often they had to
+    /// try again.
     pub fn finish(self) -> Result<(Acknowledged, u64), String> {
         self.shared.is_over.store(true, Ordering::Relaxed);
         let mut all = Vec::new();
         for thread in self.threads {
             all.extend(thread.join().map_err(|_| "a client panicked".to_string())??);
         }
-        Ok((all, self.shared.interruptions.load(Ordering::Relaxed)))
+        Ok((all, self.shared.retries.load(Ordering::Relaxed)))
     }
 }
 
@@ -200,7 +200,7 @@ impl Client {
             };
             // What the server did with the rest is unknown, so the connection is of no use and the ids go out again.
             self.connection = None;
-            self.shared.interruptions.fetch_add(1, Ordering::Relaxed);
+            self.shared.retries.fetch_add(1, Ordering::Relaxed);
             if Instant::now() > deadline {
                 return Err(format!("{}: no answer within {PATIENCE:?}: {failure}", waiting[0].id));
             }

@@ -104,8 +104,12 @@ impl Folder {
 
 /// Makes a tree a dropped one, durably. Works on a full disk, because it only renames.
 pub(super) fn retire_tree(folder: &Path) -> Result<(), ColdError> {
-    let current = folder.join(CURRENT);
-    fs::rename(&current, folder.join(DROPPED)).map_err(failed("drop", &current))?;
+    let (current, dropped) = (folder.join(CURRENT), folder.join(DROPPED));
+    match fs::rename(&current, &dropped) {
+        // An earlier attempt came this far and could not sync.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && dropped.exists() => {}
+        other => other.map_err(failed("drop", &current))?,
+    }
     sync_folder(folder)
 }
 

@@ -16,17 +16,31 @@ pub(super) struct Io {
     pub(super) buffer: Vec<u8>,
 }
 
+/// Being the one who commits. The others wake when it ends, however it ends.
+struct Leader<'log>(&'log Log);
+
+impl Drop for Leader<'_> {
+    fn drop(&mut self) {
+        *self.0.has_leader.lock() = false;
+        self.0.leader_done.notify_all();
+    }
+}
+
 impl Log {
-    /// Returns when everything up to `offset` is durable. One thread writes and syncs; those who waited for it find
-    /// themselves served.
+    /// Returns when everything up to `offset` is durable. One thread at a time writes and syncs, for all who
+    /// appended before; the others sleep and mostly find themselves served when they wake.
     pub fn commit(&self, offset: u64) -> Result<(), LogError> {
-        self.check_poison()?;
-        if self.durable() >= offset {
-            return Ok(());
-        }
         let end = self.end();
         if offset > end {
             return Err(LogError::BeyondEnd { offset, end });
+        }
+        let mut leader = None;
+        while leader.is_none() {
+            self.check_poison()?;
+            if self.durable() >= offset {
+                return Ok(());
+            }
+            leader = self.wait_for_leader(offset);
         }
         let mut io = self.io.lock();
         self.check_poison()?;
@@ -35,6 +49,20 @@ impl Log {
         }
         self.flush(&mut io)?;
         self.sync(&io)
+    }
+
+    /// Becomes the one who commits, or waits until the one who does is done. Waiting happens here and not at the
+    /// lock of `io`: there, those already served would stand in line behind the next sync.
+    fn wait_for_leader(&self, offset: u64) -> Option<Leader<'_>> {
+        let mut has_leader = self.has_leader.lock();
+        if !*has_leader {
+            *has_leader = true;
+            return Some(Leader(self));
+        }
+        if self.durable() < offset {
+            self.leader_done.wait(&mut has_leader);
+        }
+        None
     }
 
     /// Hands everything appended so far to the file system, without syncing it.

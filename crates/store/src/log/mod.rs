@@ -6,7 +6,7 @@
 //! ```
 //! An **offset** is a byte position over all segments that ever were; it never goes back. `append` copies a record
 //! into the pending buffer and returns the offset where the record ends; [`Log::commit`] returns when the log is
-//! durable up to an offset. Whoever gets the I/O lock first writes and syncs for everybody who appended before.
+//! durable up to an offset. Whoever comes first writes and syncs for everybody who appended before.
 //!
 //! | file | what lives there |
 //! |---|---|
@@ -67,6 +67,9 @@ pub struct Log {
     pending: Mutex<Pending>,
     /// Whoever holds it writes and syncs, for everybody.
     io: Mutex<Io>,
+    /// Somebody commits; those who come meanwhile wait for `leader_done`.
+    has_leader: Mutex<bool>,
+    leader_done: Condvar,
     /// Segment files other than the one in `io`. Held while files are made and removed.
     pool: Mutex<Pool>,
 
@@ -127,6 +130,8 @@ impl Log {
         Ok(Log {
             gate: RwLock::new(Active { number: active.number, base, capacity: active.capacity }),
             pending: Mutex::new(Pending::new(end)),
+            has_leader: Mutex::new(false),
+            leader_done: Condvar::new(),
             pool: Mutex::new(pool),
             end: AtomicU64::new(end),
             pending_start: AtomicU64::new(end),

@@ -53,6 +53,26 @@ fn group_commit_serves_many_threads_and_keeps_each_ones_order() {
 }
 
 #[test]
+fn a_failed_sync_fails_everybody_who_waits_for_it() {
+    let disk = SimDisk::new(1);
+    let (log, _) = open(&disk);
+    disk.fail_sync(30);
+    thread::scope(|scope| {
+        for thread in 0..6u64 {
+            let log = &log;
+            scope.spawn(move || {
+                let error = (0..).find_map(|index| {
+                    let end = append(log, &record(thread << 32 | index, 20));
+                    end.and_then(|end| log.commit(end)).err()
+                });
+                assert!(matches!(error, Some(LogError::Poisoned(_))));
+            });
+        }
+    });
+    assert!(log.is_poisoned());
+}
+
+#[test]
 fn the_syncer_calls_everybody_in_every_mode() {
     for durability in [Durability::Sync, Durability::Interval { ms: 1 }, Durability::None] {
         let folder = tempfile::tempdir().unwrap();
