@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::packages;
 use crate::servers::Server;
-use crate::workspace::{release_binary, scratch_folder, target_folder};
+use crate::workspace::{Binary, scratch_folder, target_folder};
 
 /// Keys that exist before a row begins.
 const KEYS: u64 = 1_000_000;
@@ -32,6 +32,8 @@ pub struct Arguments {
     /// Rounds per row
     #[arg(long, default_value_t = 3)]
     rounds: usize,
+    #[command(flatten)]
+    binary: Binary,
 }
 
 /// When a reply may be sent, in the words of both.
@@ -107,7 +109,7 @@ const ROWS: &[Row] = &[
 /// Measures all rows, prints a line for each, and leaves everything in `target/bench.json`.
 pub fn run(arguments: &Arguments) -> Result<()> {
     packages::require(packages::OF_BENCH)?;
-    let binary = release_binary()?;
+    let binary = arguments.binary.get()?;
     let rounds = if arguments.quick { 1 } else { arguments.rounds.max(1) };
     let divisor = if arguments.quick { QUICK_DIVISOR } else { 1 };
     println!("{HEADER}");

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::packages;
 use crate::servers::Server;
-use crate::workspace::{release_binary, scratch_folder};
+use crate::workspace::{Binary, scratch_folder};
 
 /// Names as people give them.
 const KEY_FORMAT: &str = "counter:post:{n}:like:2026-02-23";
@@ -22,13 +22,15 @@ pub struct Arguments {
     /// How many counters
     #[arg(long, default_value_t = 5_000_000)]
     keys: u64,
+    #[command(flatten)]
+    binary: Binary,
 }
 
 /// Loads the keys into fresh servers and prints a line for each.
 pub fn run(arguments: &Arguments) -> Result<()> {
     packages::require(packages::OF_BENCH)?;
     ensure!(arguments.keys > 0, "--keys must be above 0");
-    let binary = release_binary()?;
+    let binary = arguments.binary.get()?;
     println!("{} counters named {KEY_FORMAT}", arguments.keys);
     println!("server       | value    | resident MiB | bytes per counter");
     for value in VALUES {

@@ -18,7 +18,7 @@ use rand::{Rng, SeedableRng};
 use crate::exactly_once::{Acknowledged, Clients, Place, prove};
 use crate::packages;
 use crate::servers::Server;
-use crate::workspace::{release_binary, scratch_folder};
+use crate::workspace::{Binary, scratch_folder};
 
 /// xfs wants 300 MB; a quipu folder has some log segments of 64 MiB.
 const IMAGE_BYTES: u64 = 2 << 30;
@@ -44,13 +44,18 @@ pub struct Arguments {
     /// Repeats the choices of a run that failed
     #[arg(long)]
     seed: Option<u64>,
+    /// What quipu runs with. Anything but sync must be caught losing answers: that is the test of this test
+    #[arg(long, default_value = "sync")]
+    durability: String,
+    #[command(flatten)]
+    binary: Binary,
 }
 
 /// Cuts the power again and again.
 pub fn run(arguments: &Arguments) -> Result<()> {
     ensure!(packages::is_root(), "mounting file systems needs root: run it with sudo");
     packages::require(packages::OF_POWER)?;
-    let binary = release_binary()?;
+    let binary = arguments.binary.get()?;
     let seed = arguments.seed.unwrap_or_else(|| StdRng::from_os_rng().random());
     println!("{} cuts, --seed {seed}", arguments.cuts);
     let mut random = StdRng::seed_from_u64(seed);
@@ -59,7 +64,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     for cut in 1..=arguments.cuts {
         let world = &mut worlds[cut as usize % 2];
         world
-            .cut_power(&binary, cut, &mut random)
+            .cut_power(&binary, &arguments.durability, cut, &mut random)
             .with_context(|| format!("cut {cut} on {}", world.disk.kind))?;
     }
     println!("{} power cuts, nothing acknowledged was lost, nothing counted twice", arguments.cuts);
@@ -77,9 +82,9 @@ impl World {
         Ok(World { disk: Disk::create(folder, kind)?, acknowledged: Vec::new() })
     }
 
-    fn cut_power(&mut self, binary: &Path, cut: u32, random: &mut StdRng) -> Result<()> {
+    fn cut_power(&mut self, binary: &Path, durability: &str, cut: u32, random: &mut StdRng) -> Result<()> {
         self.disk.mount()?;
-        let server = Server::quipu(binary, &self.disk.mount_point, "sync")?;
+        let server = Server::quipu(binary, &self.disk.mount_point, durability)?;
         let place = Place::new(server.resp);
         let clients = Clients::start(&place, CLIENTS, &format!("cut-{cut}"), random.random());
         let answers = random.random_range(1..=ANSWERS_PER_CUT_MAX);
@@ -91,7 +96,7 @@ impl World {
         self.disk.unmount()?;
 
         self.disk.mount()?;
-        let server = Server::quipu(binary, &self.disk.mount_point, "sync")?;
+        let server = Server::quipu(binary, &self.disk.mount_point, durability)?;
         place.set(server.resp);
         let (acknowledged, retries) = clients.finish().map_err(|reason| anyhow!(reason))?;
         self.acknowledged.extend(acknowledged);

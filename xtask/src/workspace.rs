@@ -27,12 +27,25 @@ pub fn target_folder() -> Result<PathBuf> {
     Ok(PathBuf::from(folder))
 }
 
-/// Builds the release binary and says where it is.
-pub fn release_binary() -> Result<PathBuf> {
-    let status =
-        cargo().args(["build", "--release", "--package", "quipu-server", "--bin", "quipu"]).status()?;
-    ensure!(status.success(), "the release binary does not build");
-    Ok(target_folder()?.join("release/quipu"))
+/// Which quipu to drive.
+#[derive(Debug, clap::Args)]
+pub struct Binary {
+    /// Use this quipu instead of building the release binary
+    #[arg(long, value_name = "FILE")]
+    binary: Option<PathBuf>,
+}
+
+impl Binary {
+    /// The binary given, or the release binary, freshly built.
+    pub fn get(&self) -> Result<PathBuf> {
+        if let Some(given) = &self.binary {
+            return given.canonicalize().with_context(|| given.display().to_string());
+        }
+        let status =
+            cargo().args(["build", "--release", "--package", "quipu-server", "--bin", "quipu"]).status()?;
+        ensure!(status.success(), "the release binary does not build");
+        Ok(target_folder()?.join("release/quipu"))
+    }
 }
 
 /// A fresh folder for data of servers, removed when dropped.

@@ -14,7 +14,7 @@ use quipu_store::cold::{ColdError, Rows};
 use quipu_wire::entry;
 
 use crate::engine::Engine;
-use crate::ids::{Slice, stored_tag};
+use crate::ids::{Run, Slice, stored_tag};
 use crate::partition::CutPhase;
 use crate::rows::{self, Cut};
 
@@ -33,8 +33,14 @@ struct Begun {
 impl Engine {
     /// Checkpoints one partition. Everything stays as it was if it fails, and can be tried again.
     pub fn checkpoint(&self, partition: u16) -> Result<(), ColdError> {
+        self.checkpoint_in_steps(partition, &mut || {})
+    }
+
+    /// The same, calling `between` wherever no lock of a partition is held: what other threads could do there, a
+    /// simulation does. Only batches may run in it, by [`Counters::execute`](quipu_counting::Counters::execute).
+    pub fn checkpoint_in_steps(&self, partition: u16, between: &mut dyn FnMut()) -> Result<(), ColdError> {
         let mut cuts = self.cuts.lock();
-        let result = self.checkpoint_alone(partition, &mut cuts);
+        let result = self.checkpoint_alone(partition, &mut cuts, between);
         match &result {
             Ok(()) => self.counts.checkpoints.add(1),
             Err(_) => self.counts.checkpoint_failures.add(1),
@@ -42,15 +48,21 @@ impl Engine {
         result
     }
 
-    fn checkpoint_alone(&self, partition: u16, cuts: &mut [u64]) -> Result<(), ColdError> {
+    fn checkpoint_alone(
+        &self,
+        partition: u16,
+        cuts: &mut [u64],
+        between: &mut dyn FnMut(),
+    ) -> Result<(), ColdError> {
         let Begun { cut, generation, ids, producers, rows } = self.begin_cut(partition)?;
-        let written = self.collect(partition, rows).and_then(|rows| match rows {
-            Some(rows) => self.write_cut(partition, generation, &cut, &ids, rows).map(|()| true),
-            None => Ok(false),
+        let written = self.collect(partition, rows, between).and_then(|rows| match rows {
+            Some(rows) => self.write_cut(partition, generation, &cut, ids, rows, between).map(Some),
+            None => Ok(None),
         });
-        let durable = matches!(written, Ok(true));
-        self.end_cut(partition, durable, &producers);
-        if durable {
+        between();
+        let runs = written.as_ref().ok().and_then(Option::as_deref);
+        self.end_cut(partition, runs, &producers, between);
+        if runs.is_some() {
             self.drop_earlier_lives(partition, generation)?;
             cuts[usize::from(partition)] = cut.offset;
             let oldest = cuts.iter().copied().min().unwrap_or(0);
@@ -92,7 +104,12 @@ impl Engine {
     }
 
     /// The cells of the cut; `None` when all counters were deleted meanwhile.
-    fn collect(&self, partition: u16, mut rows: Rows) -> Result<Option<Rows>, ColdError> {
+    fn collect(
+        &self,
+        partition: u16,
+        mut rows: Rows,
+        between: &mut dyn FnMut(),
+    ) -> Result<Option<Rows>, ColdError> {
         let lock = || self.partitions[usize::from(partition)].lock();
         let mut row = CellRow::default();
         let mut failed = Ok(());
@@ -103,6 +120,7 @@ impl Engine {
         };
         let mut chunk = 0;
         loop {
+            between();
             let mut held = lock();
             if matches!(held.cut, CutPhase::Overtaken) {
                 return Ok(None);
@@ -130,45 +148,62 @@ impl Engine {
         partition: u16,
         generation: u32,
         cut: &Cut,
-        ids: &[Remembered],
+        ids: Vec<Remembered>,
         rows: Rows,
-    ) -> Result<(), ColdError> {
+        between: &mut dyn FnMut(),
+    ) -> Result<Vec<(Slice, Run)>, ColdError> {
         // Write-ahead: nothing reaches the cold store that the log could still lose.
         self.log.commit(cut.offset).map_err(|error| ColdError::Refused(error.to_string()))?;
-        for (slice, rows) in id_rows(partition, cut.sequence, ids, self.id_window_ms)? {
-            self.cold.write(&slice.space(), &rows)?;
+        let mut runs = Vec::new();
+        for (slice, ids) in by_slice(ids, self.id_window_ms) {
+            between();
+            let run = Run::of(cut.sequence, ids.len());
+            self.cold.write(&slice.space(), &run_rows(partition, run, ids)?)?;
+            runs.push((slice, run));
         }
+        between();
         self.cold.write(&rows::partition_space(partition, generation), &rows)?;
         self.counts.checkpoint_rows.add(rows.len() as u64);
-        Ok(())
+        Ok(runs)
     }
 
-    fn end_cut(&self, partition: u16, durable: bool, producers: &[Box<[u8]>]) {
+    /// With `runs` the checkpoint is durable and these are its ids on disk.
+    fn end_cut(
+        &self,
+        partition: u16,
+        runs: Option<&[(Slice, Run)]>,
+        producers: &[Box<[u8]>],
+        between: &mut dyn FnMut(),
+    ) {
         let lock = || self.partitions[usize::from(partition)].lock();
         {
             let mut held = lock();
             held.cut = CutPhase::Completing;
-            if durable {
-                held.ids.end_cut(self.id_window_ms);
-                held.checkpoints += 1;
-            } else {
-                held.ids.abort_cut();
-                for producer in producers {
-                    if let Some((_, dirty)) = held.sessions.get_mut(producer) {
-                        *dirty = true;
+            match runs {
+                Some(runs) => {
+                    held.ids.end_cut(runs, self.id_window_ms);
+                    held.checkpoints += 1;
+                }
+                None => {
+                    held.ids.abort_cut();
+                    for producer in producers {
+                        if let Some((_, dirty)) = held.sessions.get_mut(producer) {
+                            *dirty = true;
+                        }
                     }
                 }
             }
         }
         let mut chunk = 0;
         loop {
+            between();
             let mut held = lock();
             if chunk >= held.table.chunk_count() {
                 held.cut = CutPhase::None;
                 held.make_room(self.partition_budget_bytes);
                 return;
             }
-            held.complete_chunk(chunk, durable);
+            held.complete_chunk(chunk, runs.is_some());
             chunk += 1;
         }
     }
@@ -205,27 +240,33 @@ impl CellRow {
     }
 }
 
-/// The rows of the ids of a cut, by slice of time, with their tags.
-fn id_rows(
-    partition: u16,
-    sequence: u64,
-    ids: &[Remembered],
-    window_ms: u64,
-) -> Result<Vec<(Slice, Rows)>, ColdError> {
-    let mut slices: BTreeMap<Slice, (Rows, Vec<u8>)> = BTreeMap::new();
-    let mut value = Vec::new();
+fn by_slice(ids: Vec<Remembered>, window_ms: u64) -> BTreeMap<Slice, Vec<Remembered>> {
+    let mut slices: BTreeMap<Slice, Vec<Remembered>> = BTreeMap::new();
     for remembered in ids {
-        let (rows, tags) = slices.entry(Slice::of(remembered.at_ms, window_ms)).or_default();
+        slices.entry(Slice::of(remembered.at_ms, window_ms)).or_default().push(remembered);
+    }
+    slices
+}
+
+/// The rows of a run: its tags, and its ids in buckets.
+fn run_rows(partition: u16, run: Run, mut ids: Vec<Remembered>) -> Result<Rows, ColdError> {
+    // Buckets are the first bits of the identity, so this is the order of buckets too.
+    ids.sort_unstable_by_key(|remembered| remembered.identity);
+    let mut description = vec![run.bucket_bits as u8];
+    for remembered in &ids {
+        description.extend_from_slice(&stored_tag(remembered.identity).to_le_bytes());
+    }
+    let mut rows = Rows::new();
+    rows.push(&rows::run_key(partition, run.sequence), Some(&description))?;
+    let mut value = Vec::new();
+    for bucket in ids.chunk_by(|a, b| run.bucket(a.identity) == run.bucket(b.identity)) {
         value.clear();
-        entry::put_remembered_value(&mut value, remembered);
-        rows.push(&rows::id_key(partition, remembered.identity), Some(&value))?;
-        tags.extend_from_slice(&stored_tag(remembered.identity).to_le_bytes());
+        for remembered in bucket {
+            value.extend_from_slice(&remembered.identity.to_le_bytes());
+            entry::put_remembered_value(&mut value, remembered);
+        }
+        let number = run.bucket(bucket[0].identity);
+        rows.push(&rows::bucket_key(partition, run.sequence, number), Some(&value))?;
     }
-    let mut done = Vec::with_capacity(slices.len());
-    for (slice, (mut rows, tags)) in slices {
-        rows.push(&rows::tags_key(partition, sequence), Some(&tags))?;
-        rows.sort();
-        done.push((slice, rows));
-    }
-    Ok(done)
+    Ok(rows)
 }

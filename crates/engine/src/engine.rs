@@ -23,7 +23,7 @@ use crate::options::{Clock, MEMORY_BYTES_MIN, OpenError, Options};
 use crate::partition::Partition;
 use crate::pool::Pool;
 use crate::scan::Scans;
-use crate::tend::Chores;
+use crate::tend::{Chores, expiries_per_round};
 
 /// Counters of one machine, in memory and on disk.
 pub struct Engine {
@@ -38,6 +38,8 @@ pub struct Engine {
     /// Bytes of memory a partition may use before it evicts.
     pub(crate) partition_budget_bytes: usize,
     pub(crate) log_tail_bytes: u64,
+    /// Expired counters removed per partition and round.
+    pub(crate) expiries_per_round: usize,
     /// One checkpoint at a time; says where each partition's last cut is in the log.
     pub(crate) cuts: Mutex<Vec<u64>>,
     /// The smallest of those: what lies before it in the log is not needed.
@@ -161,6 +163,7 @@ impl Engine {
             hash_seed,
             partition_budget_bytes,
             log_tail_bytes: options.log_tail_bytes,
+            expiries_per_round: expiries_per_round(options.log.segment_bytes),
             oldest_cut: AtomicU64::new(recovered.cuts.iter().copied().min().unwrap_or(0)),
             chores: Mutex::new(Chores::new(usize::from(folder.meta.partitions))),
             cuts: Mutex::new(recovered.cuts),
@@ -199,7 +202,7 @@ impl Engine {
     /// is so long, that writers must wait for a checkpoint.
     pub(crate) fn is_crowded(&self, held: &Partition) -> bool {
         let tail = self.log.end().saturating_sub(self.oldest_cut.load(Ordering::Acquire));
-        held.allocated_bytes() > self.partition_budget_bytes + self.partition_budget_bytes / 2
+        held.excess_bytes(self.partition_budget_bytes) > self.partition_budget_bytes / 2
             || tail > self.log_tail_bytes * TAIL_LIMIT
     }
 

@@ -8,10 +8,10 @@ use std::collections::HashMap;
 
 use quipu_counting::{Cell, Identity, Remembered};
 use quipu_store::cold::{ColdError, ColdStore};
-use quipu_wire::entry::Reader;
+use quipu_wire::entry::{Malformed, Reader};
 
 use crate::engine::Engine;
-use crate::ids::Slice;
+use crate::ids::{Run, Slice};
 use crate::partition::Partition;
 use crate::rows;
 
@@ -33,7 +33,7 @@ struct MissingCell {
 struct MissingId {
     partition: u16,
     identity: Identity,
-    slices: Vec<Slice>,
+    runs: Vec<(Slice, Run)>,
     checkpoints: u64,
 }
 
@@ -48,7 +48,7 @@ impl Missing {
     /// A request id that may be on disk.
     pub fn id(&mut self, held: &Partition, identity: Identity) {
         let (partition, checkpoints) = (held.index, held.checkpoints);
-        self.ids.push(MissingId { partition, identity, slices: held.ids.candidates(identity), checkpoints });
+        self.ids.push(MissingId { partition, identity, runs: held.ids.candidates(identity), checkpoints });
     }
 
     /// Whether everything was there.
@@ -86,7 +86,7 @@ impl Engine {
             held.admit(wanted.hash, &wanted.key, cell, wanted.stamp);
         }
         for wanted in missing.ids {
-            let found = read_id(&*self.cold, wanted.partition, wanted.identity, &wanted.slices)?;
+            let found = read_id(&*self.cold, wanted.partition, wanted.identity, &wanted.runs)?;
             self.counts.cold_id_reads.add(1);
             fetched.ids.insert((wanted.partition, wanted.identity), (wanted.checkpoints, found));
         }
@@ -106,16 +106,29 @@ fn read_id(
     cold: &dyn ColdStore,
     partition: u16,
     identity: Identity,
-    slices: &[Slice],
+    runs: &[(Slice, Run)],
 ) -> Result<Option<Remembered>, ColdError> {
-    // The newest first: an id that came back after its window is in two slices.
-    for slice in slices.iter().rev() {
+    for (slice, run) in runs {
         let space = slice.space();
-        if let Some(value) = cold.get(&space, &rows::id_key(partition, identity))? {
-            let remembered = Reader::new(&value).remembered_value(identity);
-            return remembered
-                .map(Some)
-                .map_err(|malformed| ColdError::Damaged(format!("a request id in space {space}: {malformed}")));
+        let row = rows::bucket_key(partition, run.sequence, run.bucket(identity));
+        if let Some(bucket) = cold.get(&space, &row)? {
+            let found = find_in_bucket(&bucket, identity);
+            let found = found.map_err(|error| ColdError::Damaged(format!("request ids in space {space}: {error}")))?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn find_in_bucket(bucket: &[u8], identity: Identity) -> Result<Option<Remembered>, Malformed> {
+    let mut reader = Reader::new(bucket);
+    while !reader.is_empty() {
+        let stored = Identity::from_le_bytes(reader.array()?);
+        let remembered = reader.remembered_value(stored)?;
+        if stored == identity {
+            return Ok(Some(remembered));
         }
     }
     Ok(None)

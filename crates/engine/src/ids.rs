@@ -4,9 +4,13 @@
 //! slice of time and are dropped whole when the window has passed; of those only a 32-bit tag each is in
 //! memory, which says "certainly not" or "look on disk". A new id meets a tag of another by chance about once
 //! in 10,000 times.
+//!
+//! Every checkpoint writes its ids as one *run*: buckets of about 64 ids, chosen by the first bits of the
+//! identity, one row each. A row per id would cost the cold store more than all the rest of a request.
 
 use hashbrown::HashTable;
 use quipu_counting::{Identity, Remembered};
+
 
 /// The window is covered by at most this many slices: one being filled and seven full ones.
 pub const SLICES_PER_WINDOW: u64 = 7;
@@ -54,7 +58,41 @@ pub struct Ids {
     /// Before the running cut, until it is durable.
     cutting: HashTable<Remembered>,
     /// What the cold store has, oldest first.
-    slices: Vec<(Slice, Tags)>,
+    slices: Vec<OnDisk>,
+}
+
+/// What is in memory of a slice on disk.
+struct OnDisk {
+    slice: Slice,
+    tags: Tags,
+    runs: Vec<Run>,
+}
+
+/// The ids one checkpoint added to a slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Sequence of the checkpoint's cut: its name.
+    pub sequence: u64,
+    /// There are 2 to the power of this many buckets.
+    pub bucket_bits: u32,
+}
+
+/// Buckets are numbered by up to so many bits.
+pub const BUCKET_BITS_MAX: u32 = 24;
+/// Ids in a bucket, on average: a few KiB, so that a row is worth its overhead and quick to search.
+const IDS_PER_BUCKET: usize = 64;
+
+impl Run {
+    /// The shape of a run of so many ids.
+    pub fn of(sequence: u64, ids: usize) -> Run {
+        let buckets = (ids / IDS_PER_BUCKET).max(1).next_power_of_two();
+        Run { sequence, bucket_bits: buckets.trailing_zeros().min(BUCKET_BITS_MAX) }
+    }
+
+    /// The bucket of an identity.
+    pub fn bucket(&self, identity: Identity) -> u32 {
+        ((identity >> 96) as u64 >> (32 - self.bucket_bits)) as u32
+    }
 }
 
 /// What is known of an identity without looking on disk.
@@ -85,13 +123,13 @@ impl Ids {
             }
         }
         let tag = tag(identity);
-        if self.slices.iter().any(|(_, tags)| tags.contains(tag)) { Known::Perhaps } else { Known::New }
+        if self.slices.iter().any(|known| known.tags.contains(tag)) { Known::Perhaps } else { Known::New }
     }
 
     /// Starts loading what [`Ids::find`] will touch.
     #[inline]
     pub fn prefetch(&self, identity: Identity) {
-        self.slices.iter().for_each(|(_, tags)| tags.prefetch(tag(identity)));
+        self.slices.iter().for_each(|known| known.tags.prefetch(tag(identity)));
     }
 
     /// Remembers a request. A newer one of the same identity (the old one is past its window) replaces it.
@@ -111,13 +149,15 @@ impl Ids {
         self.cutting.iter().copied().collect()
     }
 
-    /// The cut is durable: its ids are on disk now.
-    pub fn end_cut(&mut self, window_ms: u64) {
-        for remembered in self.cutting.drain() {
-            let slice = Slice::of(remembered.at_ms, window_ms);
-            tags_of(&mut self.slices, slice).insert(tag(remembered.identity));
+    /// The cut is durable: its ids are on disk now, in these runs.
+    pub fn end_cut(&mut self, runs: &[(Slice, Run)], window_ms: u64) {
+        for (slice, run) in runs {
+            on_disk(&mut self.slices, *slice).runs.push(*run);
         }
-        self.cutting.shrink_to(0, |known| spread(known.identity));
+        for remembered in std::mem::take(&mut self.cutting) {
+            let slice = Slice::of(remembered.at_ms, window_ms);
+            on_disk(&mut self.slices, slice).tags.insert(tag(remembered.identity));
+        }
     }
 
     /// The cut failed: nothing of it is on disk for certain.
@@ -129,33 +169,38 @@ impl Ids {
         }
     }
 
-    /// Tags of ids that the cold store has, read at the start.
-    pub fn add_tags(&mut self, slice: Slice, tags: impl Iterator<Item = u32>) {
-        let set = tags_of(&mut self.slices, slice);
-        tags.for_each(|tag| set.insert(tag));
+    /// A run that the cold store has, read at the start.
+    pub fn add_run(&mut self, slice: Slice, run: Run, tags: impl Iterator<Item = u32>) {
+        let known = on_disk(&mut self.slices, slice);
+        known.runs.push(run);
+        tags.for_each(|tag| known.tags.insert(tag));
     }
 
     /// Forgets slices whose time is over.
     pub fn drop_slices(&mut self, now_ms: u64, window_ms: u64) {
-        self.slices.retain(|(slice, _)| !slice.is_over(now_ms, window_ms));
+        self.slices.retain(|known| !known.slice.is_over(now_ms, window_ms));
     }
 
-    /// The slices in which an identity may lie.
-    pub fn candidates(&self, identity: Identity) -> Vec<Slice> {
+    /// The runs in which an identity may lie, newest first: an id that came back after its window is in two.
+    pub fn candidates(&self, identity: Identity) -> Vec<(Slice, Run)> {
         let tag = tag(identity);
-        self.slices.iter().filter(|(_, tags)| tags.contains(tag)).map(|(slice, _)| *slice).collect()
+        let slices = self.slices.iter().rev().filter(|known| known.tags.contains(tag));
+        slices.flat_map(|known| known.runs.iter().rev().map(|run| (known.slice, *run))).collect()
     }
 
     /// Ids in memory whole, and ids of which the tag is in memory.
     pub fn counts(&self) -> (usize, usize) {
-        (self.recent.len() + self.cutting.len(), self.slices.iter().map(|(_, tags)| tags.len).sum())
+        (self.recent.len() + self.cutting.len(), self.slices.iter().map(|known| known.tags.len).sum())
     }
 
-    /// Bytes allocated.
-    pub fn allocated_bytes(&self) -> usize {
-        self.recent.allocation_size()
-            + self.cutting.allocation_size()
-            + self.slices.iter().map(|(_, tags)| tags.slots.len() * 4).sum::<usize>()
+    /// Bytes that the next checkpoint frees.
+    pub fn recent_bytes(&self) -> usize {
+        self.recent.allocation_size() + self.cutting.allocation_size()
+    }
+
+    /// Bytes that stay until the window has passed.
+    pub fn tag_bytes(&self) -> usize {
+        self.slices.iter().map(|known| known.tags.slots.len() * 4).sum()
     }
 }
 
@@ -164,15 +209,15 @@ pub fn stored_tag(identity: Identity) -> u32 {
     tag(identity)
 }
 
-fn tags_of(slices: &mut Vec<(Slice, Tags)>, slice: Slice) -> &mut Tags {
-    let at = match slices.binary_search_by_key(&slice, |(known, _)| *known) {
+fn on_disk(slices: &mut Vec<OnDisk>, slice: Slice) -> &mut OnDisk {
+    let at = match slices.binary_search_by_key(&slice, |known| known.slice) {
         Ok(at) => at,
         Err(at) => {
-            slices.insert(at, (slice, Tags::default()));
+            slices.insert(at, OnDisk { slice, tags: Tags::default(), runs: Vec::new() });
             at
         }
     };
-    &mut slices[at].1
+    &mut slices[at]
 }
 
 /// A set of 32-bit tags; linear probing, 0 is empty. The tag is its own hash: identities are already random.
@@ -254,9 +299,10 @@ mod tests {
         assert_eq!(ids.find(one), Known::Here(remembered(one, 1_000)));
         assert_eq!(ids.begin_cut(), [remembered(one, 1_000)]);
         assert_eq!(ids.find(one), Known::Here(remembered(one, 1_000)), "until the cut is durable");
-        ids.end_cut(WINDOW_MS);
+        let run = (Slice::of(1_000, WINDOW_MS), Run::of(5, 1));
+        ids.end_cut(&[run], WINDOW_MS);
         assert_eq!(ids.find(one), Known::Perhaps);
-        assert_eq!(ids.candidates(one), [Slice::of(1_000, WINDOW_MS)]);
+        assert_eq!(ids.candidates(one), [run]);
         ids.drop_slices(2 * WINDOW_MS + 1, WINDOW_MS);
         assert_eq!(ids.find(one), Known::New);
     }
@@ -270,6 +316,16 @@ mod tests {
         ids.abort_cut();
         assert_eq!(ids.find(1), Known::Here(remembered(1, 1)));
         assert_eq!(ids.begin_cut().len(), 2);
+    }
+
+    #[test]
+    fn buckets_are_even_and_within_range() {
+        for (ids, bits) in [(0, 0), (1, 0), (64, 0), (128, 1), (10_000, 8), (usize::MAX / 2, BUCKET_BITS_MAX)] {
+            let run = Run::of(1, ids);
+            assert_eq!(run.bucket_bits, bits, "{ids}");
+            assert_eq!(run.bucket(0), 0);
+            assert_eq!(run.bucket(u128::MAX), (1u64 << bits) as u32 - 1, "{ids}");
+        }
     }
 
     #[test]

@@ -38,6 +38,7 @@ mod pool;
 mod prefetch;
 mod record;
 mod recover;
+mod replay;
 mod rows;
 mod scan;
 mod table;

@@ -328,7 +328,14 @@ impl Partition {
 
     /// Bytes this partition holds in memory.
     pub fn allocated_bytes(&self) -> usize {
-        self.table.allocated_bytes() + self.ids.allocated_bytes()
+        self.table.allocated_bytes() + self.ids.recent_bytes() + self.ids.tag_bytes()
+    }
+
+    /// By how many bytes what a checkpoint and eviction can free is above its share. Tags of old ids can only
+    /// be waited out; at the worst they leave a quarter of the budget to everything else.
+    pub fn excess_bytes(&self, budget_bytes: usize) -> usize {
+        let share = budget_bytes.saturating_sub(self.ids.tag_bytes()).max(budget_bytes / 4);
+        (self.table.allocated_bytes() + self.ids.recent_bytes()).saturating_sub(share)
     }
 
     /// Evicts clean counters until the partition fits its budget again or enough was done for now.
@@ -338,9 +345,9 @@ impl Partition {
         }
         let mut looked_at = 0;
         let mut sweeps = 0;
-        while self.allocated_bytes() > budget_bytes && sweeps < SWEEPS_PER_BATCH && looked_at < self.table.chunk_count()
-        {
-            let chunk = self.hand % self.table.chunk_count();
+        let chunks = self.table.chunk_count();
+        while sweeps < SWEEPS_PER_BATCH && looked_at < chunks && self.excess_bytes(budget_bytes) > 0 {
+            let chunk = self.hand % chunks;
             self.hand = chunk + 1;
             looked_at += 1;
             // Copying dirty records around frees nothing: a chunk must promise at least half of itself.

@@ -17,11 +17,17 @@ use quipu_counting::{Cell, KEY_BYTES_MAX, NEVER};
 pub const UNIT: usize = 4;
 const COMPACT_BYTES: usize = 22;
 const WIDE_BYTES: usize = 44;
+/// The smallest record.
+pub const RECORD_BYTES_MIN: usize = (COMPACT_BYTES + 1).next_multiple_of(UNIT);
 /// The largest record.
 pub const RECORD_BYTES_MAX: usize = (WIDE_BYTES + KEY_BYTES_MAX).next_multiple_of(UNIT);
 /// 2020-01-01T00:00:00Z.
 const COMPACT_TIME_BASE_MS: u64 = 1_577_836_800_000;
 const COMPACT_BITS: u32 = 40;
+
+/// The cell of a record whose counter does not exist. Nobody reads it; it must only fit the compact form, which
+/// is what most counters that are born in it need.
+pub const NO_CELL: Cell = Cell { updated_at_ms: COMPACT_TIME_BASE_MS, ..Cell::ABSENT };
 
 /// What is known of a record beside its cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -242,6 +248,11 @@ mod tests {
             assert!(try_set_cell(&mut bytes, &small));
             assert_eq!(super::cell(&bytes), small);
         }
+    }
+
+    #[test]
+    fn a_record_without_counter_is_compact() {
+        assert!(fits_compact(&NO_CELL));
     }
 
     #[test]

@@ -7,19 +7,17 @@
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
-use hashbrown::HashMap;
-use quipu_counting::{Cell, Policies};
+use quipu_counting::Policies;
 use quipu_store::cold::{ColdError, ColdStore};
 use quipu_store::{Disk, Log, LogError, Visit};
 use quipu_wire::entry::{Effect, Malformed, Reader, Section, sections};
 
 use crate::folder::Folder;
-use crate::ids::Slice;
+use crate::ids::{BUCKET_BITS_MAX, Run, Slice};
 use crate::options::{OpenError, Options};
 use crate::partition::Partition;
-use crate::record::Flags;
+use crate::replay::{At, Queue, Step};
 use crate::rows::{self, Cut};
-use crate::table::RecordNumber;
 
 /// What a restart found.
 pub struct Recovered {
@@ -46,6 +44,7 @@ pub fn recover(
     replay.load_checkpoints(cold)?;
     let from = replay.cuts.iter().map(|cut| cut.offset).min().unwrap_or(0);
     let log = Log::open(disk, &folder.path.join("log"), options.log, from, &mut |visit| replay.visit(visit))?;
+    replay.apply_queued()?;
     let mut partitions = replay.partitions;
     for partition in &mut partitions {
         partition.last_offset = log.end();
@@ -61,8 +60,8 @@ struct Replay {
     partitions: Vec<Partition>,
     policies: Policies,
     cuts: Vec<Cut>,
-    /// Ids of the current segment, by partition: hash and record number of the key.
-    ids: Vec<HashMap<u32, (u32, RecordNumber)>>,
+    /// Effects on cells that wait to be carried out together.
+    queue: Queue,
     budget_bytes: usize,
 }
 
@@ -73,7 +72,7 @@ impl Replay {
             partitions: (0..count).map(|index| Partition::new(index as u16, hash_seed)).collect(),
             policies: Policies::default(),
             cuts: vec![never; count],
-            ids: vec![HashMap::new(); count],
+            queue: Queue::new(count),
             budget_bytes: options.memory_bytes as usize / count,
         }
     }
@@ -134,21 +133,36 @@ impl Replay {
         malformed
     }
 
+    /// Reads the tags of a slice's ids, not the ids.
     fn load_tags(&mut self, cold: &dyn ColdStore, space: &str, slice: Slice) -> Result<(), ColdError> {
-        cold.scan(space, Bound::Included(&[1]), Bound::Excluded(&[2]), &mut |key, value| {
-            let partition = rows::parse_tags_key(key).and_then(|index| self.partitions.get_mut(usize::from(index)));
-            if let Some(partition) = partition {
-                let (tags, _) = value.as_chunks::<4>();
-                partition.ids.add_tags(slice, tags.iter().map(|tag| u32::from_le_bytes(*tag)));
-            }
-            ControlFlow::Continue(())
-        })
+        for partition in &mut self.partitions {
+            let (from, to) = rows::run_range(partition.index);
+            let mut damage = Ok(());
+            cold.scan(space, Bound::Included(&from), Bound::Excluded(&to), &mut |row, value| {
+                match (rows::parse_run_key(row), value.split_first()) {
+                    (Some(sequence), Some((bits, tags))) if u32::from(*bits) <= BUCKET_BITS_MAX => {
+                        let run = Run { sequence, bucket_bits: u32::from(*bits) };
+                        let (tags, _) = tags.as_chunks::<4>();
+                        partition.ids.add_run(slice, run, tags.iter().map(|tag| u32::from_le_bytes(*tag)));
+                    }
+                    _ => damage = Err(ColdError::Damaged(format!("a run of request ids in space {space}"))),
+                }
+                ControlFlow::Continue(())
+            })?;
+            damage?;
+        }
+        Ok(())
+    }
+
+    fn apply_queued(&mut self) -> Result<(), LogError> {
+        self.queue.apply(&mut self.partitions).map_err(|error| LogError::Record(error.to_string()))
     }
 
     fn visit(&mut self, visit: Visit<'_>) -> Result<(), LogError> {
         match visit {
             Visit::Segment { .. } => {
-                self.ids.iter_mut().for_each(HashMap::clear);
+                self.apply_queued()?;
+                self.queue.forget_all();
                 for partition in &mut self.partitions {
                     partition.make_room(self.budget_bytes);
                 }
@@ -172,76 +186,44 @@ impl Replay {
             partition.sequence = section.sequence;
             partition.time_ms = partition.time_ms.max(section.time_ms);
         }
+        let at = At { partition: section.partition, time_ms: section.time_ms, is_new };
         for effect in section.effects() {
             match effect? {
-                Effect::Define { id, key, cell } => {
-                    let place = define(partition, key, cell);
-                    self.ids[index].insert(id, place);
-                }
-                Effect::Add { id, delta } => {
-                    let place = self.ids[index].get_mut(&id).ok_or(Malformed("id without definition"))?;
-                    let before = partition.table.cell(place.1).ok_or(Malformed("addition to nothing"))?;
-                    let value = before.value.checked_add(delta).ok_or(Malformed("addition beyond 64 bits"))?;
-                    let version = before.version.wrapping_add(1);
-                    let after = Cell { value, version, updated_at_ms: section.time_ms, ..before };
-                    replace(partition, place, Some(after), is_new);
-                }
-                Effect::Put { id, cell } => {
-                    let place = self.ids[index].get_mut(&id).ok_or(Malformed("id without definition"))?;
-                    replace(partition, place, Some(cell), is_new);
-                }
-                Effect::Remove { id } => {
-                    let place = self.ids[index].get_mut(&id).ok_or(Malformed("id without definition"))?;
-                    replace(partition, place, None, is_new);
-                }
+                Effect::Define { id, key, cell } => self.queue.define(at, id, key, cell),
+                Effect::Add { id, delta } => self.queue.push(at, id, Step::Add(delta)),
+                Effect::Put { id, cell } => self.queue.push(at, id, Step::Put(cell)),
+                Effect::Remove { id } => self.queue.push(at, id, Step::Remove),
                 Effect::Clear => {
-                    let (count, ledger) = (partition.count, partition.ledger);
-                    partition.clear_cells();
-                    self.ids[index].clear();
-                    if is_new {
-                        partition.clear();
-                        partition.effects.clear();
-                        partition.sequence = section.sequence;
-                    } else {
-                        (partition.count, partition.ledger) = (count, ledger);
-                    }
+                    self.queue.apply(&mut self.partitions)?;
+                    self.queue.forget(index);
+                    clear(&mut self.partitions[index], section.sequence, is_new);
                 }
-                Effect::Remember(remembered) if is_new => partition.ids.remember(remembered),
+                Effect::Remember(remembered) if is_new => self.partitions[index].ids.remember(remembered),
                 Effect::Session { producer, session } if is_new => {
-                    partition.sessions.insert(producer.into(), (session, true));
+                    self.partitions[index].sessions.insert(producer.into(), (session, true));
                 }
                 Effect::Policy { pattern, policy } if is_new => {
                     self.policies.set(pattern, policy);
                 }
                 Effect::Remember(_) | Effect::Session { .. } | Effect::Policy { .. } => {}
             }
+            if self.queue.is_full() {
+                self.queue.apply(&mut self.partitions)?;
+            }
         }
         Ok(())
     }
 }
 
-fn define(partition: &mut Partition, key: &[u8], cell: Option<Cell>) -> (u32, RecordNumber) {
-    let hash = partition.hash(key);
-    let number = match partition.table.find(hash, key) {
-        Some(number) => partition.table.set_cell(hash, number, cell),
-        None => {
-            if let Some(cell) = cell {
-                partition.expiries.changed(hash, quipu_counting::NEVER, cell.expires_at_ms);
-            }
-            partition.table.insert(hash, key, cell, Flags::NONE)
-        }
-    };
-    (hash, number)
-}
-
-fn replace(partition: &mut Partition, place: &mut (u32, RecordNumber), after: Option<Cell>, is_new: bool) {
-    let (hash, number) = *place;
-    let before = partition.table.cell(number);
+fn clear(partition: &mut Partition, sequence: u64, is_new: bool) {
+    let (count, ledger) = (partition.count, partition.ledger);
+    partition.clear_cells();
     if is_new {
-        partition.mark_dirty(number, before);
-        partition.account(hash, before, after);
-    } else if let Some(cell) = after {
-        partition.expiries.changed(hash, quipu_counting::NEVER, cell.expires_at_ms);
+        partition.clear();
+        partition.effects.clear();
+        partition.sequence = sequence;
+    } else {
+        // The checkpoint's totals already know.
+        (partition.count, partition.ledger) = (count, ledger);
     }
-    place.1 = partition.table.set_cell(hash, number, after);
 }

@@ -7,15 +7,15 @@
 //!   'M'                             -> cut
 //!   'P'                             -> count:v (pattern policy)*      in partition 0
 //!   'S' producer                    -> session
-//! space ids-<start ms 13>-<end ms 13>       request ids of one slice of time
-//!   0x00 partition:2be identity:16be          -> remembered without the identity
-//!   0x01 partition:2be sequence:8be           -> tags, 4 bytes each, little-endian
+//! space ids-<start ms 13>-<end ms 13>       request ids of one slice of time, a run per checkpoint
+//!   partition:2be 0x00 sequence:8be           -> bucket bits:1, then tags, 4 bytes each, little-endian
+//!   partition:2be 0x01 sequence:8be bucket:4be -> (identity:16 remembered)*
 //! cut := format:1 sequence:v time_ms:v offset:v count:v ledger:16
 //! ```
 //!
 //! Cells, keys and numbers are coded as in the log (see `quipu_wire::entry`).
 
-use quipu_counting::{Identity, Policies};
+use quipu_counting::Policies;
 use quipu_wire::entry::{self, Malformed, Reader};
 
 use crate::execute::NAMESPACE;
@@ -115,29 +115,33 @@ pub fn session_key(producer: &[u8]) -> Vec<u8> {
     [SESSION_PREFIX, producer].concat()
 }
 
-/// The row of a request id.
-pub fn id_key(partition: u16, identity: Identity) -> Vec<u8> {
-    let mut row = Vec::with_capacity(19);
+/// The row that describes a run of request ids.
+pub fn run_key(partition: u16, sequence: u64) -> Vec<u8> {
+    let mut row = partition.to_be_bytes().to_vec();
     row.push(0);
-    row.extend_from_slice(&partition.to_be_bytes());
-    row.extend_from_slice(&identity.to_be_bytes());
-    row
-}
-
-/// The row of tags that one checkpoint added.
-pub fn tags_key(partition: u16, sequence: u64) -> Vec<u8> {
-    let mut row = vec![1];
-    row.extend_from_slice(&partition.to_be_bytes());
     row.extend_from_slice(&sequence.to_be_bytes());
     row
 }
 
-/// The partition of a row of tags.
-pub fn parse_tags_key(row: &[u8]) -> Option<u16> {
-    match row {
-        [1, high, low, ..] => Some(u16::from_be_bytes([*high, *low])),
-        _ => None,
-    }
+/// The row of one bucket of a run.
+pub fn bucket_key(partition: u16, sequence: u64, bucket: u32) -> Vec<u8> {
+    let mut row = partition.to_be_bytes().to_vec();
+    row.push(1);
+    row.extend_from_slice(&sequence.to_be_bytes());
+    row.extend_from_slice(&bucket.to_be_bytes());
+    row
+}
+
+/// Where the descriptions of a partition's runs begin and end.
+pub fn run_range(partition: u16) -> (Vec<u8>, Vec<u8>) {
+    let [high, low] = partition.to_be_bytes();
+    (vec![high, low, 0], vec![high, low, 1])
+}
+
+/// The sequence of a run.
+pub fn parse_run_key(row: &[u8]) -> Option<u64> {
+    let sequence: [u8; 8] = row.get(3..)?.try_into().ok()?;
+    Some(u64::from_be_bytes(sequence))
 }
 
 /// All policies in one row.

@@ -100,16 +100,21 @@ impl Table {
                 return;
             }
             if (slot >> 32) as u32 == hash {
-                let (chunk, start) = place(slot as u32);
-                let bytes = &self.chunks[chunk].bytes;
-                prefetch(&bytes[start]);
-                // A record of a usual key spans two lines.
-                if let Some(next) = bytes.get(start + 56) {
-                    prefetch(next);
-                }
-                return;
+                return self.prefetch_number(slot as u32);
             }
             at = self.after(at);
+        }
+    }
+
+    /// Starts loading a record.
+    #[inline]
+    pub fn prefetch_number(&self, number: RecordNumber) {
+        let (chunk, start) = place(number);
+        let bytes = &self.chunks[chunk].bytes;
+        prefetch(&bytes[start]);
+        // A record of a usual key spans two lines.
+        if let Some(next) = bytes.get(start + 56) {
+            prefetch(next);
         }
     }
 
@@ -214,7 +219,7 @@ impl Table {
             self.grow();
         }
         let flags = if cell.is_none() { flags.with(Flags::ABSENT) } else { flags };
-        let number = self.create(key, &cell.unwrap_or(Cell::ABSENT), flags);
+        let number = self.create(key, &cell.unwrap_or(record::NO_CELL), flags);
         let mut at = self.home(hash);
         while self.slots[at] != 0 {
             at = self.after(at);

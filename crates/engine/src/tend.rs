@@ -15,7 +15,11 @@ use crate::partition::Partition;
 use crate::rows;
 
 /// Expired counters removed per partition and round, so that a wave of expiries never holds a lock for long.
-const EXPIRIES_PER_ROUND: usize = 1_000;
+const EXPIRIES_PER_ROUND_MAX: usize = 1_000;
+/// The most an expired counter takes in the log.
+const EXPIRY_BYTES_MAX: usize = entry::EFFECTS_BYTES_MAX + quipu_counting::KEY_BYTES_MAX;
+/// The rest of such a record: the header of its section.
+const EXPIRIES_BASE_BYTES: usize = 64;
 /// Rows of the expiry index looked at per partition and round.
 const DUE_ROWS_PER_ROUND: usize = 1_000;
 /// How often the expiry index on disk is looked at.
@@ -24,6 +28,12 @@ const DUE_PAUSE_MS: u64 = 1_000;
 const WARM_ROWS_PER_ROUND: usize = 10_000;
 /// What a counter takes in memory, roughly, for guessing whether all of them fit.
 const WARM_BYTES_PER_COUNTER: u64 = 100;
+
+/// As many as one record may hold: half a segment leaves room for its header and frame.
+pub fn expiries_per_round(segment_bytes: u64) -> usize {
+    let record_bytes = (segment_bytes / 2) as usize;
+    (record_bytes.saturating_sub(EXPIRIES_BASE_BYTES) / EXPIRY_BYTES_MAX).clamp(1, EXPIRIES_PER_ROUND_MAX)
+}
 
 /// Where the chores stopped last time.
 pub struct Chores {
@@ -95,7 +105,7 @@ impl Engine {
 
     /// Removes counters in memory whose time has come.
     fn expire_due(&self, index: usize, now_ms: u64) -> Result<(), String> {
-        let room = EXPIRIES_PER_ROUND * (entry::EFFECTS_BYTES_MAX + quipu_counting::KEY_BYTES_MAX) + 64;
+        let room = self.expiries_per_round * EXPIRY_BYTES_MAX + EXPIRIES_BASE_BYTES;
         let has_due = {
             let mut held = self.partitions[index].lock();
             rebuild_if_bloated(&mut held);
@@ -115,7 +125,7 @@ impl Engine {
         held.begin(now_ms, appender.segment());
         let time_ms = held.time_ms;
         let mut removed = 0;
-        while removed < EXPIRIES_PER_ROUND
+        while removed < self.expiries_per_round
             && let Some(hash) = held.expiries.pop_due(time_ms)
         {
             let mut numbers = Vec::new();
@@ -162,7 +172,7 @@ impl Engine {
             let crowded = {
                 let mut held = self.partitions[index].lock();
                 held.make_room(self.partition_budget_bytes);
-                held.allocated_bytes() > self.partition_budget_bytes + self.partition_budget_bytes / 8
+                held.excess_bytes(self.partition_budget_bytes) > self.partition_budget_bytes / 8
             };
             if crowded {
                 self.relieve(index as u16)?;
@@ -185,7 +195,7 @@ impl Engine {
         }
         let over = || {
             let held = self.partitions[usize::from(partition)].lock();
-            held.allocated_bytes() > self.partition_budget_bytes
+            held.excess_bytes(self.partition_budget_bytes) > 0
         };
         if over() {
             self.checkpoint(partition)?;

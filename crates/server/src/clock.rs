@@ -105,11 +105,13 @@ mod tests {
 
     const HOUR: u64 = FORWARD_JUMP_MAX_NS;
 
-    /// Each row: what the wall and the monotonic clock read, the time that holds, and whether the jump is reported.
+    /// What the wall and the monotonic clock read, the time that holds, and whether the jump is reported.
+    type Step = (u64, u64, u64, bool);
+
     #[test]
     fn timelines() {
         let day = 24 * HOUR;
-        let stories: &[(&str, &[(u64, u64, u64, bool)])] = &[
+        let stories: &[(&str, &[Step])] = &[
             ("both agree", &[(day + 10, 10, day + 10, false), (day + 20, 20, day + 20, false)]),
             (
                 "a small jump is followed",

@@ -117,7 +117,9 @@ pub const SETTINGS: &[Setting] = &[
         value_name: "sync|interval:MS|none",
         help: "When a change is acknowledged: once it is on disk, or at once and synced every so often or never",
         read: |config, text| {
-            read_into(&mut config.durability, text, |text| text.parse().map_err(|_| "sync, interval:<ms> or none"))
+            read_into(&mut config.durability, text, |text| {
+                text.parse().map_err(|_| "sync, interval:<ms> or none")
+            })
         },
     },
     Setting {
@@ -163,7 +165,9 @@ pub const SETTINGS: &[Setting] = &[
         default: "false",
         value_name: "true|false",
         help: "Listen on addresses that other machines reach, although nobody has to authenticate",
-        read: |config, text| read_into(&mut config.insecure, text, |text| text.parse().map_err(|_| "true or false")),
+        read: |config, text| {
+            read_into(&mut config.insecure, text, |text| text.parse().map_err(|_| "true or false"))
+        },
     },
     Setting {
         name: "log",
@@ -219,7 +223,10 @@ fn partitions(text: &str) -> Result<u16, &'static str> {
 const CONNECTIONS_MAX: usize = 1_000_000;
 
 fn connections(text: &str) -> Result<usize, &'static str> {
-    text.parse().ok().filter(|number| (1..=CONNECTIONS_MAX).contains(number)).ok_or("a number from 1 to 1000000")
+    text.parse()
+        .ok()
+        .filter(|number| (1..=CONNECTIONS_MAX).contains(number))
+        .ok_or("a number from 1 to 1000000")
 }
 
 fn log_filter(text: &str) -> Result<String, &'static str> {
@@ -291,7 +298,8 @@ pub fn load(
     let resolved: Vec<Resolved> = SETTINGS.iter().map(resolve).collect();
     let mut config = blank();
     for Resolved { setting, text, source } in &resolved {
-        (setting.read)(&mut config, text).map_err(|error| anyhow::anyhow!("{source}: {}: {error}", setting.name))?;
+        (setting.read)(&mut config, text)
+            .map_err(|error| anyhow::anyhow!("{source}: {}: {error}", setting.name))?;
     }
     check_exposure(&config)?;
     Ok((config, resolved))
@@ -407,7 +415,11 @@ impl clap::Args for Flags {
                 .help(format!("{help} [default: {default}] [env: {variable}] [file: {name}]"));
             // A switch needs no value: `--insecure` is `--insecure=true`.
             let is_switch = *default == "false";
-            command.arg(if is_switch { arg.num_args(0..=1).require_equals(true).default_missing_value("true") } else { arg })
+            command.arg(if is_switch {
+                arg.num_args(0..=1).require_equals(true).default_missing_value("true")
+            } else {
+                arg
+            })
         })
     }
 

@@ -100,11 +100,16 @@ impl Collector for Facts {
             encode(&mut encoder, name, "A fact of the engine", value)?;
         }
         let Some(resp) = &self.resp else { return Ok(()) };
-        let resp::Statistics { commands, connections_accepted, connections_rejected, waiting } = &resp.statistics;
+        let resp::Statistics { commands, connections_accepted, connections_rejected, waiting } =
+            &resp.statistics;
         for (name, help, number) in [
             ("resp_commands", "Commands understood on the RESP port", commands),
             ("resp_connections_accepted", "Connections accepted on the RESP port", connections_accepted),
-            ("resp_connections_rejected", "Connections refused because there were too many", connections_rejected),
+            (
+                "resp_connections_rejected",
+                "Connections refused because there were too many",
+                connections_rejected,
+            ),
         ] {
             encode_counter(&mut encoder, name, help, number.load(Ordering::Relaxed))?;
         }
@@ -114,12 +119,22 @@ impl Collector for Facts {
     }
 }
 
-fn encode_counter(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> Result<(), fmt::Error> {
+fn encode_counter(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    value: u64,
+) -> Result<(), fmt::Error> {
     let metric = ConstCounter::new(value);
     metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
 }
 
-fn encode_gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> Result<(), fmt::Error> {
+fn encode_gauge(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    value: u64,
+) -> Result<(), fmt::Error> {
     let metric = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
     metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
 }

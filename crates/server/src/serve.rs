@@ -42,7 +42,8 @@ impl Health {
         self.problem.lock().clone()
     }
 
-    fn set(&self, problem: impl Into<String>) {
+    /// From now on not, and why.
+    pub fn set(&self, problem: impl Into<String>) {
         *self.problem.lock() = Some(problem.into());
     }
 }
@@ -64,8 +65,9 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
         Signals::new().context("cannot watch for signals")?
     };
 
-    let resp = RespServer::start(resp_options(config), resp_listener, Arc::clone(&counters), Arc::clone(&clock))
-        .context("cannot serve RESP")?;
+    let resp =
+        RespServer::start(resp_options(config), resp_listener, Arc::clone(&counters), Arc::clone(&clock))
+            .context("cannot serve RESP")?;
     let metrics = Metrics::new(Arc::clone(&counters), Some(Arc::clone(resp.shared())));
     let app = Arc::new(App {
         counters,
@@ -85,7 +87,7 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
         config.durability
     );
 
-    let end = runtime.block_on(signals.wait_or_failure(&engine));
+    let end = runtime.block_on(signals.wait_or_failure(|| engine.failed()));
     match &end {
         End::Signal(name) => health.set(format!("draining after {name}")),
         End::Failed(reason) => health.set(format!("the log failed: {reason}")),
@@ -185,16 +187,19 @@ struct Signals {
 
 impl Signals {
     fn new() -> std::io::Result<Signals> {
-        Ok(Signals { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
     }
 
-    async fn wait_or_failure(mut self, engine: &Engine) -> End {
+    async fn wait_or_failure(mut self, failed: impl Fn() -> Option<String>) -> End {
         let mut poll = tokio::time::interval(FAILURE_POLL);
         loop {
             tokio::select! {
                 _ = self.terminate.recv() => return self.ended_by("SIGTERM"),
                 _ = self.interrupt.recv() => return self.ended_by("SIGINT"),
-                _ = poll.tick() => if let Some(reason) = engine.failed() { return End::Failed(reason) },
+                _ = poll.tick() => if let Some(reason) = failed() { return End::Failed(reason) },
             }
         }
     }
@@ -210,5 +215,22 @@ impl Signals {
             std::process::exit(130);
         });
         End::Signal(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{End, Signals};
+    use std::cell::Cell;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failed_log_ends_the_server() {
+        let looks = Cell::new(0);
+        let failed = || {
+            looks.set(looks.get() + 1);
+            (looks.get() > 3).then(|| "the disk is gone".to_owned())
+        };
+        let end = Signals::new().unwrap().wait_or_failure(failed).await;
+        assert!(matches!(end, End::Failed(reason) if reason == "the disk is gone"));
     }
 }

@@ -1,9 +1,9 @@
 //! A disk that exists in memory and fails on demand, the same way for the same seed.
 //!
-//! It keeps no promise that [`Disk`] does not make: what was not synced survives a crash only by chance, sector
-//! by sector and folder operation by folder operation. Every change (write, sync, create, rename, remove, ...)
-//! counts as one operation, so a simulation can stop the world before each of them in turn. Reads are not
-//! counted: stopping at a read is stopping at the change that follows.
+//! It keeps no promise that [`Disk`] does not make: what was not synced survives a crash only by chance,
+//! sector by sector and folder operation by folder operation. Every change (write, sync, create, rename,
+//! remove, ...) counts as one operation, so a simulation can stop the world before each of them in turn.
+//! Reads are not counted: stopping at a read is stopping at the change that follows.
 //!
 //! Simplification: folders themselves are durable at once; only what is in them is not.
 
@@ -47,8 +47,8 @@ impl SimDisk {
         self.world.lock().operations
     }
 
-    /// Lets `count` more operations succeed. The one after them may take effect but reports an error, and so does
-    /// everything later, reads included, until [`SimDisk::crash`] or [`SimDisk::kill`].
+    /// Lets `count` more operations succeed. The one after them may take effect but reports an error, and
+    /// so does everything later, reads included, until [`SimDisk::crash`] or [`SimDisk::kill`].
     pub fn crash_after(&self, count: u64) {
         let mut world = self.world.lock();
         world.stop_at = Some(world.operations + count);
@@ -59,8 +59,8 @@ impl SimDisk {
         self.world.lock().is_stopped()
     }
 
-    /// Power loss and restart: what was not synced survives by chance, all handles and locks are gone. Planned
-    /// stops and failures are forgotten; the capacity stays.
+    /// Power loss and restart: what was not synced survives by chance, all handles and locks are gone.
+    /// Planned stops and failures are forgotten; the capacity stays.
     pub fn crash(&self) {
         let mut world = self.world.lock();
         let world = &mut *world;
@@ -72,7 +72,8 @@ impl SimDisk {
         world.begin_life();
     }
 
-    /// The process dies and starts again, the machine stays up: everything written is still seen, synced or not.
+    /// The process dies and starts again, the machine stays up: everything written is still seen, synced or
+    /// not.
     pub fn kill(&self) {
         let mut world = self.world.lock();
         for inode in world.inodes.values_mut() {
@@ -81,8 +82,8 @@ impl SimDisk {
         world.begin_life();
     }
 
-    /// Makes the `nth` sync of a file from now fail (1 is the next): part of what it should have made durable is
-    /// lost at the next crash, although readers see it until then and later syncs succeed.
+    /// Makes the `nth` sync of a file from now fail (1 is the next): part of what it should have made
+    /// durable is lost at the next crash, although readers see it until then and later syncs succeed.
     pub fn fail_sync(&self, nth: u64) {
         self.world.lock().syncs_until_failure = Some(nth);
     }
@@ -279,10 +280,11 @@ impl DiskFile for SimFile {
 impl Drop for SimFile {
     fn drop(&mut self) {
         let mut world = self.world.lock();
-        if self.holds_lock.load(Ordering::Relaxed) && self.life == world.life {
-            if let Some(inode) = world.inodes.get_mut(&self.inode) {
-                inode.locked = false;
-            }
+        if self.holds_lock.load(Ordering::Relaxed)
+            && self.life == world.life
+            && let Some(inode) = world.inodes.get_mut(&self.inode)
+        {
+            inode.locked = false;
         }
     }
 }

@@ -136,11 +136,11 @@ fn a_killed_process_leaves_whole_writes() {
     }
 }
 
-/// Rows with keys of their own in every round, of about `bytes` in all.
+/// Rows with keys of their own in every round, among those of the other rounds, of about `bytes` in all.
 fn fresh_rows(round: u32, bytes: usize) -> Rows {
     let mut rows = Rows::new();
     for row in 0..(bytes / 100) as u32 {
-        let key = [round.to_be_bytes(), row.to_be_bytes()].concat();
+        let key = [row.to_be_bytes(), round.to_be_bytes()].concat();
         rows.push(&key, Some(&[b'v'; 92])).unwrap();
     }
     rows
@@ -157,7 +157,8 @@ fn assert_holds(store: &LsmStore, written: &[(u32, usize)]) {
     assert!(all_rows(store, SPACE) == expected);
 }
 
-/// Under a limit on the size of files: the large write is refused whole, leaves no file behind, and small ones go on.
+/// Under a limit on the size of files: the large write is refused whole, leaves no file behind, and small ones go on
+/// until the tables that merging cannot join become too many.
 fn meet_file_size_limit(folder: &Path) {
     const SMALL: usize = 4_000;
     const LARGE: usize = 400_000;
@@ -171,8 +172,19 @@ fn meet_file_size_limit(folder: &Path) {
     assert_eq!(files(), store.stats().tables);
     assert_holds(&store, &[(0, SMALL)]);
     store.write(SPACE, &fresh_rows(2, SMALL)).unwrap();
+    let mut written = vec![(0, SMALL), (2, SMALL)];
+    let refused = loop {
+        let round = written.len() as u32 + 1;
+        match store.write(SPACE, &fresh_rows(round, SMALL)) {
+            Ok(()) => written.push((round, SMALL)),
+            Err(error) => break error,
+        }
+        assert!(store.stats().tables < 60, "{:?}", store.stats());
+    };
+    assert!(matches!(refused, ColdError::Full { .. }), "{refused}");
+    assert_holds(&store, &written);
     drop(store);
-    assert_holds(&open(folder), &[(0, SMALL), (2, SMALL)]);
+    assert_holds(&open(folder), &written);
 }
 
 #[test]

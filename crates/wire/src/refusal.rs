@@ -95,13 +95,32 @@ static BELOW_FLOOR: Presentation =
     row("LIMIT", "the result would be below the floor, nothing was changed", true, 409, 3, false);
 static ABOVE_CEILING: Presentation =
     row("LIMIT", "the result would be above the ceiling, nothing was changed", true, 409, 3, false);
-static CONDITION_UNMET: Presentation =
-    row("VERSION", "the condition on existence or version does not hold, nothing was changed", true, 409, 4, false);
-static DISABLED: Presentation = row("DISABLED", "a policy disables writes to this counter", false, 409, 5, false);
-static GROUP_ABORTED: Presentation =
-    row("ABORTED", "another item of the same all-or-none request was refused, nothing was changed", false, 409, 3, false);
-static ID_REUSED: Presentation =
-    row("IDREUSED", "this request id was used for another request, nothing was changed", false, 422, 6, false);
+static CONDITION_UNMET: Presentation = row(
+    "VERSION",
+    "the condition on existence or version does not hold, nothing was changed",
+    true,
+    409,
+    4,
+    false,
+);
+static DISABLED: Presentation =
+    row("DISABLED", "a policy disables writes to this counter", false, 409, 5, false);
+static GROUP_ABORTED: Presentation = row(
+    "ABORTED",
+    "another item of the same all-or-none request was refused, nothing was changed",
+    false,
+    409,
+    3,
+    false,
+);
+static ID_REUSED: Presentation = row(
+    "IDREUSED",
+    "this request id was used for another request, nothing was changed",
+    false,
+    422,
+    6,
+    false,
+);
 static FENCED: Presentation =
     row("FENCED", "a newer epoch of this producer has taken over, nothing was changed", false, 409, 7, false);
 static TOO_MANY_PRODUCERS: Presentation =
@@ -121,13 +140,19 @@ mod tests {
     fn error_lines() {
         for (refusal, line) in [
             (Refusal::Overflow, "ERR increment or decrement would overflow"),
-            (Refusal::BelowFloor, "LIMIT the result would be below the floor, nothing was changed; the value is -7"),
+            (
+                Refusal::BelowFloor,
+                "LIMIT the result would be below the floor, nothing was changed; the value is -7",
+            ),
             (Refusal::Disabled, "DISABLED a policy disables writes to this counter"),
         ] {
             assert_eq!(error_line(refusal, -7), line);
         }
         let reason = Unavailable::Busy("the queue\r\nis full".into());
-        assert_eq!(unavailable_line(&reason), "BUSY overloaded, nothing was changed: the queue  is full; retry later");
+        assert_eq!(
+            unavailable_line(&reason),
+            "BUSY overloaded, nothing was changed: the queue  is full; retry later"
+        );
     }
 
     /// Programs dispatch on the first word and on the codes, so every row must be usable on every protocol.
@@ -146,7 +171,11 @@ mod tests {
             Unavailable::Busy("x".into()),
             Unavailable::Unsupported("x".into()),
         ] {
-            assert_eq!(of_unavailable(&reason).retryable, of_unavailable(&reason).status >= 500, "{reason:?}");
+            assert_eq!(
+                of_unavailable(&reason).retryable,
+                of_unavailable(&reason).status >= 500,
+                "{reason:?}"
+            );
         }
     }
 }

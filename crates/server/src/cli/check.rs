@@ -21,7 +21,11 @@ impl Args {
     /// Reads every counter and compares the sums with the ledgers.
     pub fn run(&self) -> Result<(), Failure> {
         let report = check(&self.folder).map_err(|error| Failure::from(anyhow::Error::new(error)))?;
-        if self.json { println!("{}", to_json(&report)) } else { print(&report) }
+        if self.json {
+            println!("{}", to_json(&report))
+        } else {
+            print(&report)
+        }
         if report.problems.is_empty() {
             return Ok(());
         }

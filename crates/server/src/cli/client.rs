@@ -49,7 +49,10 @@ impl Client {
     pub fn call(&self, call: &Call<'_>) -> Result<Option<Value>, Failure> {
         let (status, body) = self.exchange(call)?;
         let parsed: Value = serde_json::from_slice(&body).map_err(|_| {
-            Failure::general(format!("{} answered {status}, but not as quipu does; is it a quipu server?", self.server))
+            Failure::general(format!(
+                "{} answered {status}, but not as quipu does; is it a quipu server?",
+                self.server
+            ))
         })?;
         if self.json {
             println!("{}", String::from_utf8_lossy(&body).trim_end());
@@ -76,7 +79,8 @@ impl Client {
                 Failure::unknown_outcome(format!("{}: {what}; {hint}", self.server))
             }
         };
-        parse(&reply.map_err(|error| lost(error.to_string()))?).ok_or_else(|| lost("the reply was cut off".to_owned()))
+        parse(&reply.map_err(|error| lost(error.to_string()))?)
+            .ok_or_else(|| lost("the reply was cut off".to_owned()))
     }
 }
 
@@ -159,7 +163,12 @@ mod tests {
 
     #[test]
     fn paths() {
-        for (key, expected) in [(&b"likes:post:7"[..], "likes:post:7"), (b"a/b c", "a%2Fb%20c"), (b"..", "%2E%2E"), (&[0xff], "%FF")] {
+        for (key, expected) in [
+            (&b"likes:post:7"[..], "likes:post:7"),
+            (b"a/b c", "a%2Fb%20c"),
+            (b"..", "%2E%2E"),
+            (&[0xff], "%FF"),
+        ] {
             assert_eq!(encode(key), expected);
         }
     }

@@ -185,8 +185,13 @@ impl Get {
 impl GetMany {
     /// Prints one line for each key.
     pub fn run(&self) -> Result<(), Failure> {
-        let keys: Vec<Value> = self.keys.iter().map(|key| key_body(key)).collect();
-        let call = Call { method: "POST", path: "counters/batch-get".to_owned(), id: None, body: Some(json!({ "keys": keys })) };
+        let keys: Vec<Value> = self.keys.iter().map(key_body).collect();
+        let call = Call {
+            method: "POST",
+            path: "counters/batch-get".to_owned(),
+            id: None,
+            body: Some(json!({ "keys": keys })),
+        };
         if let Some(reply) = self.client.call(&call)? {
             let values = reply["results"].as_array().map(Vec::as_slice).unwrap_or_default();
             for (key, counter) in self.keys.iter().zip(values) {
@@ -233,7 +238,9 @@ fn print_value(client: &Client, call: &Call<'_>) -> Result<(), Failure> {
     if let Some(reply) = client.call(call)? {
         println!("{}", reply["value"]);
         if reply["duplicate"] == json!(true) {
-            eprintln!("quipu: this id was used before; shown is the first outcome, nothing was counted again");
+            eprintln!(
+                "quipu: this id was used before; shown is the first outcome, nothing was counted again"
+            );
         }
     }
     Ok(())

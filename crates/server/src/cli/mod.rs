@@ -192,7 +192,11 @@ mod tests {
         fn walk(command: &clap::Command) {
             for inner in command.get_subcommands() {
                 let help = inner.get_after_help().map(ToString::to_string).unwrap_or_default();
-                assert!(inner.has_subcommands() || help.contains("Example"), "{} shows no example", inner.get_name());
+                assert!(
+                    inner.has_subcommands() || help.contains("Example"),
+                    "{} shows no example",
+                    inner.get_name()
+                );
                 walk(inner);
             }
         }

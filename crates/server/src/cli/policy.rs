@@ -79,7 +79,10 @@ impl Command {
             }
             Command::Del(one) => {
                 if let Some(reply) = one.call("DELETE", None)? {
-                    println!("{}", if reply["existed"] == json!(true) { "removed" } else { "there was none" });
+                    println!(
+                        "{}",
+                        if reply["existed"] == json!(true) { "removed" } else { "there was none" }
+                    );
                 }
             }
         }

@@ -1,4 +1,4 @@
-use super::{Flags, Setting, Source, SETTINGS, load, parse_file};
+use super::{Flags, SETTINGS, Setting, Source, load, parse_file};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -42,8 +42,12 @@ fn a_file_is_read_strictly() {
     let good = "data = \"/var/lib/quipu\"\ninsecure = true\n[http]\nx_request_id = \"ignore\"\n[resp]\nthreads = 2\n";
     let mut found = parse_file(good).unwrap();
     found.sort_unstable();
-    let expected =
-        [("data", "/var/lib/quipu"), ("http.x_request_id", "ignore"), ("insecure", "true"), ("resp.threads", "2")];
+    let expected = [
+        ("data", "/var/lib/quipu"),
+        ("http.x_request_id", "ignore"),
+        ("insecure", "true"),
+        ("resp.threads", "2"),
+    ];
     assert_eq!(found, expected.map(|(name, text)| (name, text.to_owned())));
     for (text, named) in [
         ("memroy = \"1GiB\"", "memroy: there is no such setting"),
@@ -101,7 +105,8 @@ fn other_machines_are_served_only_on_demand() {
 
 #[test]
 fn names_are_unique() {
-    let unique = |name: fn(&Setting) -> &'static str| SETTINGS.iter().map(name).collect::<BTreeSet<_>>().len();
+    let unique =
+        |name: fn(&Setting) -> &'static str| SETTINGS.iter().map(name).collect::<BTreeSet<_>>().len();
     assert_eq!(unique(|setting| setting.name), SETTINGS.len());
     assert_eq!(unique(|setting| setting.flag), SETTINGS.len());
     assert_eq!(unique(|setting| setting.variable), SETTINGS.len());

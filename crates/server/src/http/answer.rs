@@ -47,7 +47,9 @@ impl IntoResponse for Refused {
 /// A body as JSON.
 pub fn json(status: StatusCode, body: &impl Serialize) -> Response {
     match serde_json::to_vec(body) {
-        Ok(bytes) => (status, [(CONTENT_TYPE, HeaderValue::from_static("application/json"))], bytes).into_response(),
+        Ok(bytes) => {
+            (status, [(CONTENT_TYPE, HeaderValue::from_static("application/json"))], bytes).into_response()
+        }
         // Our bodies are plain structs with string keys; should one ever not serialize, the client learns that much.
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }

@@ -30,7 +30,9 @@ pub async fn increment(
     let replayed = batch.replies.iter().any(|reply| reply.duplicate);
     let results: Vec<ItemBody> = results(&batch, ItemBody::of_change);
     let mut response = match refused_item(&batch).filter(|_| body.atomic) {
-        Some((index, refusal)) => Refused::from(Problem::batch_refused(index, refusal, results)).into_response(),
+        Some((index, refusal)) => {
+            Refused::from(Problem::batch_refused(index, refusal, results)).into_response()
+        }
         None => answer::json(StatusCode::OK, &ResultsBody { results }),
     };
     // Independent items may be replays one by one, and say so themselves; the header speaks for the whole.
@@ -63,7 +65,8 @@ fn additions(body: &BatchAddBody, id: Option<&[u8]>) -> Result<Batch, BodyError>
 
 /// The item because of which an all-or-none batch was refused: the others only say that it was.
 fn refused_item(batch: &Batch) -> Option<(usize, Refusal)> {
-    let refusals = || batch.replies.iter().enumerate().filter_map(|(index, reply)| Some((index, reply.refusal?)));
+    let refusals =
+        || batch.replies.iter().enumerate().filter_map(|(index, reply)| Some((index, reply.refusal?)));
     refusals().find(|(_, refusal)| *refusal != Refusal::GroupAborted).or_else(|| refusals().next())
 }
 

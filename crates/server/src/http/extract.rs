@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Bytes;
+use axum::body::{Bytes, HttpBody};
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::header::{HOST, IF_MATCH, IF_NONE_MATCH, ORIGIN};
@@ -152,23 +152,31 @@ impl<S: Send + Sync> FromRequest<S> for Body {
     type Rejection = Refused;
 
     async fn from_request(request: Request, state: &S) -> Result<Body, Refused> {
+        // Who announces too much is told before sending it.
+        if request.body().size_hint().lower() > BODY_BYTES_MAX as u64 {
+            return Err(too_large().into());
+        }
         let reading = Bytes::from_request(request, state);
         match tokio::time::timeout(BODY_TIMEOUT, reading).await {
             Ok(Ok(bytes)) => Ok(Body(bytes)),
             Ok(Err(rejection)) => Err(unreadable_body(&rejection).into()),
-            Err(_) => Err(Problem::new(408, "too-slow", "the body did not arrive in time; nothing was changed").into()),
+            Err(_) => {
+                Err(Problem::new(408, "too-slow", "the body did not arrive in time; nothing was changed")
+                    .into())
+            }
         }
     }
 }
 
 fn unreadable_body(rejection: &BytesRejection) -> Problem {
     match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => {
-            let detail = format!("the body has more than {BODY_BYTES_MAX} bytes; send smaller batches");
-            Problem::new(413, "too-large", detail)
-        }
+        StatusCode::PAYLOAD_TOO_LARGE => too_large(),
         _ => Problem::malformed(rejection.body_text()),
     }
+}
+
+fn too_large() -> Problem {
+    Problem::new(413, "too-large", format!("the body has more than {BODY_BYTES_MAX} bytes; send smaller batches"))
 }
 
 /// A browser on the same machine reaches a loopback port, so any page it shows could count here. Browsers name the
@@ -185,7 +193,8 @@ pub async fn refuse_foreign_pages(request: Request, next: Next) -> Response {
 fn is_foreign(headers: &HeaderMap) -> bool {
     let Some(origin) = headers.get(ORIGIN) else { return false };
     let host = headers.get(HOST).map(HeaderValue::as_bytes);
-    let origin_host = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, host)| host.as_bytes());
+    let origin_host =
+        origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, host)| host.as_bytes());
     origin_host.is_none() || origin_host != host
 }
 

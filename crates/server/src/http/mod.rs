@@ -87,6 +87,10 @@ async fn no_such_route(uri: Uri) -> answer::Refused {
 }
 
 async fn no_such_method(method: axum::http::Method, uri: Uri) -> answer::Refused {
-    Problem::new(405, "method-not-allowed", format!("{method} is not possible on {}; see the header Allow", uri.path()))
-        .into()
+    Problem::new(
+        405,
+        "method-not-allowed",
+        format!("{method} is not possible on {}; see the header Allow", uri.path()),
+    )
+    .into()
 }

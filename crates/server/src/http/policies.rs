@@ -24,7 +24,8 @@ pub async fn read(State(app): State<Arc<App>>, Name(pattern): Name, NoQuery: NoQ
         Some(policy) => Ok(answer::json(StatusCode::OK, &PolicyReply::of(&pattern, policy))),
         None => {
             let shown = String::from_utf8_lossy(&pattern);
-            Err(Problem::new(404, "no-such-policy", format!("there is no policy for the pattern {shown}")).into())
+            Err(Problem::new(404, "no-such-policy", format!("there is no policy for the pattern {shown}"))
+                .into())
         }
     }
 }
@@ -36,7 +37,12 @@ pub async fn set(State(app): State<Arc<App>>, Name(pattern): Name, NoQuery: NoQu
     Ok(answer::json(status, &PolicyReply::of(&pattern, &policy)))
 }
 
-pub async fn delete(State(app): State<Arc<App>>, Name(pattern): Name, NoQuery: NoQuery, body: Body) -> Answer {
+pub async fn delete(
+    State(app): State<Arc<App>>,
+    Name(pattern): Name,
+    NoQuery: NoQuery,
+    body: Body,
+) -> Answer {
     body.parse_or_default::<NoFields>()?;
     let existed = store(&app, &pattern, None).await?;
     Ok(answer::json(StatusCode::OK, &PolicyRemoved { pattern: PatternName::of(&pattern), existed }))

@@ -38,7 +38,12 @@ pub async fn metrics(State(app): State<Arc<App>>) -> Response {
 }
 
 /// Counts and times one call of the API.
-pub async fn measure(State(app): State<Arc<App>>, path: MatchedPath, request: Request, next: Next) -> Response {
+pub async fn measure(
+    State(app): State<Arc<App>>,
+    path: MatchedPath,
+    request: Request,
+    next: Next,
+) -> Response {
     let operation = operation(request.method(), path.as_str());
     let begin = Instant::now();
     let response = next.run(request).await;

@@ -97,7 +97,9 @@ impl Background {
         let tasks = Arc::new(Mutex::new(tasks));
         for number in 0..THREADS {
             let (counters, tasks) = (Arc::clone(counters), Arc::clone(&tasks));
-            thread::Builder::new().name(format!("resp-job-{number}")).spawn(move || work(&*counters, &tasks))?;
+            thread::Builder::new()
+                .name(format!("resp-job-{number}"))
+                .spawn(move || work(&*counters, &tasks))?;
         }
         Ok(Background { queue })
     }

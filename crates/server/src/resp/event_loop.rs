@@ -9,15 +9,13 @@
 //! Interests are registered once and edge-triggered; a read that leaves room in the buffer has emptied the socket. So
 //! a wake-up costs one poll, and one read and one write for each connection.
 
-use std::io::{self, ErrorKind, Write};
-use std::net::SocketAddr;
+use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use mio::net::{TcpListener, TcpStream};
-use mio::{Events, Interest, Poll, Token};
-use parking_lot::Mutex;
+use mio::net::TcpListener;
+use mio::{Events, Poll, Token};
 use quipu_counting::Unavailable;
 use quipu_wire::refusal::unavailable_line;
 use quipu_wire::resp::Encoder;
@@ -27,7 +25,6 @@ use super::connection::{Connection, Received};
 use super::inbox::Message;
 use super::plan::Work;
 use super::serve::Turn;
-use super::session::{Card, Profile, Session};
 use super::slots::Slots;
 
 /// The token of the listener; connections have smaller ones.
@@ -39,8 +36,6 @@ pub const INBOX: Token = Token(usize::MAX - 1);
 const READ_BYTES: usize = 64 * 1024;
 /// Ready connections one wake-up serves: bounds the time until the first of them is answered.
 const EVENTS_PER_WAKEUP: usize = 1024;
-/// Connections accepted in one wake-up.
-const ACCEPTS_PER_WAKEUP: usize = 256;
 /// Output buffers kept for connections that become active, and the largest worth keeping.
 const SPARE_BUFFERS: usize = 256;
 const SPARE_BUFFER_BYTES: usize = 64 * 1024;
@@ -51,18 +46,18 @@ const DRAIN_MS: u64 = 5_000;
 
 /// The state of one thread.
 pub struct EventLoop {
-    index: usize,
-    shared: Arc<Shared>,
-    poll: Poll,
+    pub(super) index: usize,
+    pub(super) shared: Arc<Shared>,
+    pub(super) poll: Poll,
     /// The first loop accepts for all.
-    listener: Option<TcpListener>,
+    pub(super) listener: Option<TcpListener>,
     /// Whether there may be connections to accept.
-    acceptable: bool,
+    pub(super) acceptable: bool,
     /// The last attempt failed: wait before the next.
-    accept_failed: bool,
+    pub(super) accept_failed: bool,
     /// The loop that gets the next connection.
-    next_loop: usize,
-    connections: Slots<Box<Connection>>,
+    pub(super) next_loop: usize,
+    pub(super) connections: Slots<Box<Connection>>,
     work: Work,
     read_buffer: Box<[u8]>,
     spare_outputs: Vec<Vec<u8>>,
@@ -76,9 +71,9 @@ pub struct EventLoop {
     look_at_blocked_ms: u64,
     revealed: Option<u64>,
     commands: u64,
-    now_ms: u64,
+    pub(super) now_ms: u64,
     /// When to end at the latest, once stopping.
-    stop_at_ms: Option<u64>,
+    pub(super) stop_at_ms: Option<u64>,
 }
 
 impl EventLoop {
@@ -326,6 +321,7 @@ impl EventLoop {
     /// A connection ends; dropping the socket closes it and ends its registration.
     fn forget(&mut self, token: Token, connection: &Connection) {
         self.shared.registry.remove(connection.session.card.id);
+        self.shared.connections.fetch_sub(1, Ordering::Relaxed);
         self.connections.release(token);
     }
 
@@ -346,80 +342,6 @@ impl EventLoop {
                 None => connection.listed_as_blocked = false,
             }
         }
-    }
-
-    fn accept(&mut self) {
-        self.accept_failed = false;
-        for _ in 0..ACCEPTS_PER_WAKEUP {
-            let Some(listener) = &self.listener else {
-                self.acceptable = false;
-                return;
-            };
-            match listener.accept() {
-                Ok((socket, peer)) => self.welcome(socket, peer),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    self.acceptable = false;
-                    return;
-                }
-                Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
-                Err(error) => {
-                    // Out of descriptors, most likely: tried again with the next tick.
-                    tracing::warn!(%error, "a connection cannot be accepted");
-                    self.accept_failed = true;
-                    return;
-                }
-            }
-        }
-    }
-
-    /// Hands a new connection to the loop whose turn it is, unless there are too many.
-    fn welcome(&mut self, mut socket: TcpStream, peer: SocketAddr) {
-        let statistics = &self.shared.statistics;
-        if self.shared.registry.len() >= self.shared.connections_max.load(Ordering::Relaxed) {
-            statistics.connections_rejected.fetch_add(1, Ordering::Relaxed);
-            // Fits any empty socket buffer; whether it arrives does not matter.
-            let _ = socket.write(b"-ERR max number of clients reached\r\n");
-            return;
-        }
-        statistics.connections_accepted.fetch_add(1, Ordering::Relaxed);
-        let chosen = self.next_loop;
-        self.next_loop = (self.next_loop + 1) % self.shared.inboxes.len();
-        if chosen == self.index {
-            self.adopt(socket, peer);
-        } else {
-            self.shared.inboxes[chosen].push(Message::Accepted(socket, peer));
-        }
-    }
-
-    fn adopt(&mut self, socket: TcpStream, peer: SocketAddr) {
-        if self.stop_at_ms.is_some() {
-            return;
-        }
-        let local = socket.local_addr().unwrap_or(self.shared.address);
-        if let Err(error) = socket.set_nodelay(true) {
-            tracing::debug!(%error, "a connection is lost before it began");
-            return;
-        }
-        let token = self.connections.reserve();
-        let card = Arc::new(Card {
-            id: self.shared.registry.next_id(),
-            peer,
-            local,
-            event_loop: self.index,
-            token,
-            connected_at_ms: self.now_ms,
-            profile: Mutex::new(Profile { last_active_ms: self.now_ms, last_command: "NULL", ..Profile::default() }),
-        });
-        let limits = self.shared.options.limits;
-        let mut connection = Box::new(Connection::new(socket, Session::new(Arc::clone(&card)), limits));
-        let interests = Interest::READABLE | Interest::WRITABLE;
-        if let Err(error) = self.poll.registry().register(connection.socket_mut(), token, interests) {
-            tracing::warn!(%error, "a connection cannot be served");
-            self.connections.release(token);
-            return;
-        }
-        self.shared.registry.add(&card);
-        self.connections.put_back(token, connection);
     }
 
     /// Accepts and reads no more. What was received is answered, what is pending is waited for.

@@ -3,18 +3,20 @@
 use quipu_wire::commands::{Command, CommandSpec, is_http_request, lookup};
 use quipu_wire::resp::{Arguments, Decoder, Pipeline, errors};
 
+use super::Shared;
 use super::background::Job;
 use super::commands::own::{self, PolicyCommand};
 use super::commands::{
-    Complaint, Deadline, Drafted, additions, client, connection, info, is_option, keyspace, server, values, walks,
+    Complaint, Deadline, Drafted, additions, client, connection, info, is_option, keyspace, server, values,
+    walks,
 };
 use super::plan::{Draft, Plan, REQUESTS_PER_BATCH_MAX, Unit};
 use super::session::{Mute, Session, Transaction};
-use super::Shared;
 
 const NOT_IN_TRANSACTION: &str = "ERR Command not allowed inside a transaction";
 const TRANSACTION_FULL: &str = "ERR the transaction is too large";
-const NO_WATCH: &str = "ERR WATCH is not supported; Q.ADD key delta IFVERSION version changes a counter only if it is as it was";
+const NO_WATCH: &str =
+    "ERR WATCH is not supported; Q.ADD key delta IFVERSION version changes a counter only if it is as it was";
 
 /// What to do about a command.
 #[derive(Debug)]
@@ -118,9 +120,7 @@ impl Interpreter<'_> {
             Ok(Ok(spec)) => self.dispatch(spec, arguments),
             Ok(Err(step)) => step,
             Err(complaint) => {
-                if let Some(transaction) = &mut self.session.transaction {
-                    transaction.aborted = true;
-                }
+                let complaint = self.spoil(arguments, complaint);
                 self.complain(&complaint);
                 Step::Drafted
             }
@@ -152,10 +152,25 @@ impl Interpreter<'_> {
         if spec.accepts(arguments.len()) { Ok(Ok(spec)) } else { Err(errors::wrong_arity(spec.name).into()) }
     }
 
+    /// A command that is not even understood spoils the transaction it stands in; an EXEC that is not ends it.
+    fn spoil(&mut self, arguments: Arguments<'_, '_>, complaint: Complaint) -> Complaint {
+        if is_option(arguments.name(), "exec") {
+            self.session.transaction = None;
+            let reason = complaint.0.strip_prefix(b"ERR ").unwrap_or(&complaint.0);
+            return [b"EXECABORT Transaction discarded because of: ", reason].concat().into();
+        }
+        if let Some(transaction) = &mut self.session.transaction {
+            transaction.aborted = true;
+        }
+        complaint
+    }
+
     fn dispatch(&mut self, spec: &'static CommandSpec, arguments: Arguments<'_, '_>) -> Step {
         self.session.last_command = spec.name;
         match spec.command {
-            Command::Exec | Command::Reset | Command::Hello | Command::Info if !self.draft.is_empty() => Step::Alone,
+            Command::Exec | Command::Reset | Command::Hello | Command::Info if !self.draft.is_empty() => {
+                Step::Alone
+            }
             // What has many keys is not joined with others: a batch has a limit, and others shall not fail with it.
             _ if arguments.len() > REQUESTS_PER_BATCH_MAX && !self.draft.is_empty() => Step::Alone,
             Command::Exec => self.reply(Interpreter::execute_transaction),
@@ -251,7 +266,9 @@ impl Interpreter<'_> {
     fn queue(&mut self, spec: &CommandSpec, arguments: Arguments<'_, '_>) -> Step {
         let excluded = match spec.command {
             Command::Hello | Command::Scan | Command::Keys | Command::QPolicy => true,
-            Command::Client => arguments.get(1).is_some_and(|word| is_option(word, "reply") || is_option(word, "kill")),
+            Command::Client => {
+                arguments.get(1).is_some_and(|word| is_option(word, "reply") || is_option(word, "kill"))
+            }
             _ => false,
         };
         let Some(transaction) = &mut self.session.transaction else { return Step::Drafted };
@@ -275,7 +292,8 @@ impl Interpreter<'_> {
         }
         let Transaction { mut frames, commands, .. } = transaction;
         let mut pipeline = Pipeline::new();
-        let decoded = Decoder::new(self.shared.options.limits).decode(&mut frames, &mut pipeline, commands as usize);
+        let decoded =
+            Decoder::new(self.shared.options.limits).decode(&mut frames, &mut pipeline, commands as usize);
         if decoded.is_err() || pipeline.len() != commands as usize {
             debug_assert!(false, "queued frames were written by ourselves");
             return Err(errors::EXEC_ABORT.into());
@@ -305,7 +323,9 @@ impl Interpreter<'_> {
             Command::Set => values::set(draft, arguments, now_ms),
             Command::SetNx => values::set_if_absent(draft, key, value),
             Command::SetEx => values::set_with_expiry(draft, arguments, Deadline::InSeconds, now_ms, "setex"),
-            Command::PSetEx => values::set_with_expiry(draft, arguments, Deadline::InMilliseconds, now_ms, "psetex"),
+            Command::PSetEx => {
+                values::set_with_expiry(draft, arguments, Deadline::InMilliseconds, now_ms, "psetex")
+            }
             Command::GetSet => values::get_and_set(draft, key, value),
             Command::GetDel => values::get_and_delete(draft, key),
             Command::GetEx => values::get_and_expire(draft, arguments, now_ms),
@@ -323,9 +343,13 @@ impl Interpreter<'_> {
             Command::ExpireTime => keyspace::look(draft, key, Plan::ExpiresAt(Unit::Seconds)),
             Command::PExpireTime => keyspace::look(draft, key, Plan::ExpiresAt(Unit::Milliseconds)),
             Command::Expire => keyspace::expire(draft, arguments, Deadline::InSeconds, now_ms, "expire"),
-            Command::PExpire => keyspace::expire(draft, arguments, Deadline::InMilliseconds, now_ms, "pexpire"),
+            Command::PExpire => {
+                keyspace::expire(draft, arguments, Deadline::InMilliseconds, now_ms, "pexpire")
+            }
             Command::ExpireAt => keyspace::expire(draft, arguments, Deadline::AtSeconds, now_ms, "expireat"),
-            Command::PExpireAt => keyspace::expire(draft, arguments, Deadline::AtMilliseconds, now_ms, "pexpireat"),
+            Command::PExpireAt => {
+                keyspace::expire(draft, arguments, Deadline::AtMilliseconds, now_ms, "pexpireat")
+            }
             Command::Persist => keyspace::persist(draft, key),
             Command::DbSize => keyspace::count(draft),
             Command::FlushAll | Command::FlushDb => keyspace::clear(draft, arguments.tail(1)),
@@ -361,9 +385,15 @@ impl Interpreter<'_> {
                 }),
                 PolicyCommand::Change(_) => return Err(NOT_IN_TRANSACTION.into()),
             },
-            Command::CommandInfo => draft.try_literal(protocol, |encoder| server::command(arguments, encoder))?,
-            Command::Config => draft.try_literal(protocol, |encoder| server::config(shared, arguments, encoder))?,
-            other => return Err(errors::unknown_command(other.spec().name.as_bytes(), std::iter::empty()).into()),
+            Command::CommandInfo => {
+                draft.try_literal(protocol, |encoder| server::command(arguments, encoder))?
+            }
+            Command::Config => {
+                draft.try_literal(protocol, |encoder| server::config(shared, arguments, encoder))?
+            }
+            other => {
+                return Err(errors::unknown_command(other.spec().name.as_bytes(), std::iter::empty()).into());
+            }
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 //! | file | what it says |
 //! |---|---|
 //! | `event_loop` | a thread: wait, serve all that are ready, settle once, write |
+//! | `admission` | how a loop gets its connections |
 //! | `connection` | one socket with its buffers |
 //! | `serve` | one connection's turn: decode, draft, execute, render |
 //! | `interpret` | from a decoded command to its draft; transactions |
@@ -29,6 +30,7 @@ use rand::{Rng, SeedableRng};
 
 use crate::clock::Clock;
 
+pub mod admission;
 pub mod background;
 pub mod commands;
 pub mod connection;
@@ -64,8 +66,6 @@ const FRAME_BYTES_MAX: u32 = 16 * 1024 * 1024;
 /// How the front is set.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where to listen; port 0 for any.
-    pub listen: SocketAddr,
     /// Number of threads that serve connections.
     pub event_loops: usize,
     /// Connections beyond this are refused with an error.
@@ -80,12 +80,10 @@ pub struct Options {
     pub durability: String,
 }
 
-impl Options {
-    /// The defaults, listening on `listen`.
-    pub fn new(listen: SocketAddr) -> Options {
+impl Default for Options {
+    fn default() -> Options {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         Options {
-            listen,
             event_loops: cores.min(EVENT_LOOPS_DEFAULT),
             connections_max: CONNECTIONS_MAX_DEFAULT,
             output_bytes_max: OUTPUT_BYTES_MAX_DEFAULT,
@@ -112,7 +110,9 @@ pub struct Shared {
     pub run_id: String,
     /// The limit that CONFIG SET maxclients changes.
     pub connections_max: AtomicUsize,
-    /// All connections.
+    /// Connections accepted and not yet ended.
+    pub connections: AtomicUsize,
+    /// All connections that are served.
     pub registry: Registry,
     /// What happened.
     pub statistics: Statistics,
@@ -151,11 +151,18 @@ pub struct RespServer {
 }
 
 impl RespServer {
-    /// Listens and serves; returns when connections are accepted.
-    pub fn start(options: Options, counters: Arc<dyn Counters>, clock: Arc<Clock>) -> io::Result<RespServer> {
-        let mut listener = TcpListener::bind(options.listen)?;
+    /// Serves those who connect to `listener`.
+    pub fn start(
+        options: Options,
+        listener: std::net::TcpListener,
+        counters: Arc<dyn Counters>,
+        clock: Arc<Clock>,
+    ) -> io::Result<RespServer> {
+        listener.set_nonblocking(true)?;
+        let mut listener = TcpListener::from_std(listener);
         let address = listener.local_addr()?;
-        let polls = (0..options.event_loops.max(1)).map(|_| Poll::new()).collect::<io::Result<Vec<Poll>>>()?;
+        let polls =
+            (0..options.event_loops.max(1)).map(|_| Poll::new()).collect::<io::Result<Vec<Poll>>>()?;
         let inbox = |poll: &Poll| Ok(Inbox::new(Waker::new(poll.registry(), INBOX)?));
         let inboxes = polls.iter().map(inbox).collect::<io::Result<Vec<Inbox>>>()?;
         polls[0].registry().register(&mut listener, LISTENER, Interest::READABLE)?;
@@ -164,6 +171,7 @@ impl RespServer {
             started_at_ms: clock.now_ms(),
             run_id: format!("{:032x}{:08x}", random.random::<u128>(), random.random::<u32>()),
             connections_max: AtomicUsize::new(options.connections_max),
+            connections: AtomicUsize::new(0),
             registry: Registry::default(),
             statistics: Statistics::default(),
             background: Background::start(&counters)?,

@@ -7,7 +7,13 @@ use quipu_wire::resp::{Encoder, Protocol};
 use super::plan::{Draft, Plan, Unit};
 
 /// Appends the replies of everything in `draft`, which has been executed at `now_ms` with this result.
-pub fn render(draft: &Draft, result: Result<(), &Unavailable>, now_ms: u64, protocol: Protocol, out: &mut Vec<u8>) {
+pub fn render(
+    draft: &Draft,
+    result: Result<(), &Unavailable>,
+    now_ms: u64,
+    protocol: Protocol,
+    out: &mut Vec<u8>,
+) {
     let replies = match result {
         Ok(()) => draft.batch.replies.as_slice(),
         Err(_) => &[],

@@ -72,7 +72,13 @@ impl Turn<'_> {
         let Some(mut waiting) = connection.waiting.take() else { return };
         waiting.draft.batch = batch;
         let result = result.map(|offset| self.reveal(offset));
-        render(&waiting.draft, result.as_ref().copied(), waiting.now_ms, connection.session.protocol, &mut connection.output);
+        render(
+            &waiting.draft,
+            result.as_ref().copied(),
+            waiting.now_ms,
+            connection.session.protocol,
+            &mut connection.output,
+        );
         self.go_on(connection, token, waiting);
     }
 
@@ -104,7 +110,14 @@ impl Turn<'_> {
 
     /// Runs the commands of a pipeline from `next` on. Afterwards either all of them are answered, or the connection
     /// waits, or it closes.
-    fn run(&mut self, connection: &mut Connection, token: Token, pipeline: Pipeline, buffer: &[u8], next: usize) {
+    fn run(
+        &mut self,
+        connection: &mut Connection,
+        token: Token,
+        pipeline: Pipeline,
+        buffer: &[u8],
+        next: usize,
+    ) {
         match self.draft_and_execute(connection, &pipeline, buffer, next) {
             Stop::Answered => {
                 if let Some(error) = connection.protocol_error.take()

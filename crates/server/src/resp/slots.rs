@@ -76,7 +76,10 @@ impl<T> Slots<T> {
     /// The tokens of all values.
     pub fn tokens(&self) -> Vec<Token> {
         let places = self.places.iter().enumerate();
-        places.filter(|(_, place)| place.value.is_some()).map(|(at, place)| token(at as u32, place.generation)).collect()
+        places
+            .filter(|(_, place)| place.value.is_some())
+            .map(|(at, place)| token(at as u32, place.generation))
+            .collect()
     }
 
     #[inline]

@@ -3,6 +3,8 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod scripted;
+
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -83,9 +85,10 @@ impl Drop for Quipu {
 
 /// The front alone, over any counters.
 pub fn start_front(counters: Arc<dyn Counters>, change: impl FnOnce(&mut Options)) -> RespServer {
-    let mut options = Options::new("127.0.0.1:0".parse().expect("an address"));
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let mut options = Options::default();
     change(&mut options);
-    RespServer::start(options, counters, Arc::new(Clock::new())).expect("a front")
+    RespServer::start(options, listener, counters, Arc::new(Clock::new())).expect("a front")
 }
 
 /// A real Redis that keeps nothing.
@@ -99,9 +102,21 @@ impl Redis {
     pub fn start() -> Redis {
         // The port is free now; should someone take it before Redis does, try another.
         for _ in 0..20 {
-            let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port();
+            let port = TcpListener::bind("127.0.0.1:0")
+                .and_then(|listener| listener.local_addr())
+                .expect("a port")
+                .port();
             let child = Command::new("redis-server")
-                .args(["--port", &port.to_string(), "--save", "", "--appendonly", "no", "--bind", "127.0.0.1"])
+                .args([
+                    "--port",
+                    &port.to_string(),
+                    "--save",
+                    "",
+                    "--appendonly",
+                    "no",
+                    "--bind",
+                    "127.0.0.1",
+                ])
                 .stdout(Stdio::null())
                 .spawn()
                 .expect("redis-server is needed to compare with it");
@@ -153,9 +168,19 @@ impl Client {
         Client { socket, unread: Vec::new() }
     }
 
+    /// The same connection, for sending while another thread reads.
+    pub fn duplicate(&self) -> Client {
+        Client { socket: self.socket.try_clone().expect("a duplicate"), unread: Vec::new() }
+    }
+
     /// Sends bytes as they are.
     pub fn send(&mut self, bytes: &[u8]) {
         self.socket.write_all(bytes).expect("to send");
+    }
+
+    /// Sends bytes to someone who may close.
+    pub fn try_send(&mut self, bytes: &[u8]) {
+        let _ = self.socket.write_all(bytes);
     }
 
     /// Says that nothing more will be sent.
@@ -203,6 +228,18 @@ impl Client {
             Err(error) if error.kind() == ErrorKind::ConnectionReset => false,
             Err(error) => panic!("no reply: {error}"),
         }
+    }
+}
+
+/// Whether two replies to a line mean the same. Time passes between a command and a question for the time left, so those
+/// answers may differ by that.
+pub fn same_reply(line: &str, one: &str, other: &str) -> bool {
+    let seconds = |reply: &str| {
+        reply.strip_prefix(':')?.strip_suffix('|')?.parse::<i64>().ok().filter(|time| *time > 0)
+    };
+    match (line.starts_with("TTL "), seconds(one), seconds(other)) {
+        (true, Some(one), Some(other)) => (one - other).unsigned_abs() < PATIENCE.as_secs(),
+        _ => one == other,
     }
 }
 

@@ -120,10 +120,13 @@ impl Drop for Server {
     }
 }
 
-/// `quipu serve` on free ports, not yet started.
+/// `quipu serve` on free ports, not yet started. The ports stand in the environment, so that flags may override them.
 pub fn serve_command(data: &Path) -> Command {
     let mut command = quipu();
-    command.args(["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0", "--data"]).arg(data);
+    command
+        .envs([("QUIPU_HTTP", "127.0.0.1:0"), ("QUIPU_RESP", "127.0.0.1:0")])
+        .args(["serve", "--data"])
+        .arg(data);
     command
 }
 
@@ -177,7 +180,8 @@ impl Response {
     /// From the bytes of a connection that carried one response and was closed.
     pub fn parse(bytes: &[u8]) -> Response {
         let text = String::from_utf8_lossy(bytes);
-        let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no HTTP response: {text:?}"));
+        let (head, body) =
+            text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no HTTP response: {text:?}"));
         let mut lines = head.split("\r\n");
         let status = lines.next().and_then(|line| line.split(' ').nth(1)).expect("a status line");
         let headers = lines

@@ -24,9 +24,9 @@ const FILTER_BITS_PER_KEY: f32 = 12.0;
 /// Bytes of a data block, the unit of reading and caching: one page of the system, some 80 rows.
 const BLOCK_BYTES: u32 = 4096;
 
-/// Every how many rows a block has a full key to start reading from. Between them keys are stored as their
-/// difference to the last, so fewer would be smaller on disk and slower to search.
-const RESTART_INTERVAL: u8 = 8;
+/// Every how many rows a block has a full key to start searching from; those between are stored as their difference to
+/// it. Half of this costs 3 % of disk and made no get measurably faster.
+const RESTART_INTERVAL: u8 = 16;
 
 /// Runs of tables (one per write) above the levels that make a merge due.
 const RUNS_TO_MERGE: u8 = 4;

@@ -4,8 +4,8 @@
 //!   write ──> cached  (readers see it)            sync ──> durable = durable + unsynced
 //!        └──> unsynced, in order                  power loss ──> durable + some of unsynced
 //! ```
-//! What survives is decided per 512-byte sector, the unit a drive writes whole: each sector ends at some moment
-//! of its own history, so one write tears, and two writes to different sectors are reordered freely.
+//! What survives is decided per 512-byte sector, the unit a drive writes whole: each sector ends at some
+//! moment of its own history, so one write tears, and two writes to different sectors are reordered freely.
 
 use std::collections::BTreeMap;
 

@@ -97,7 +97,8 @@ impl World {
         self.unsynced_names.push(operation);
     }
 
-    /// Decides which folder operations survive: a prefix, as a journal keeps them, or any that still make sense.
+    /// Decides which folder operations survive: a prefix, as a journal keeps them, or any that still make
+    /// sense.
     pub(super) fn settle_names(&mut self, survival: Survival) {
         let operations = std::mem::take(&mut self.unsynced_names);
         let kept = self.random.random_range(0..=operations.len());

@@ -18,9 +18,18 @@ use super::{Log, LogError};
 pub struct Appender<'log> {
     log: &'log Log,
     active: RwLockReadGuard<'log, Active>,
-    /// Taken from `Log::reserved`, given back in full at the end: what was appended counts in `Log::end` by then.
+    /// Taken from `Log::reserved`, given back in full at the end: what was appended counts in `Log::end` by
+    /// then.
     reserved: u64,
     left: Cell<u64>,
+}
+
+/// Why there is no appender right now.
+pub(super) enum Refused {
+    /// The segment of this number has no room for it.
+    NoRoom { number: u64 },
+    /// There is room, but others reserved it.
+    Reserved,
 }
 
 impl Log {
@@ -28,8 +37,8 @@ impl Log {
     /// [`RECORD_OVERHEAD_BYTES_MAX`].
     ///
     /// Waits while the pending buffer is full, and rolls when the segment has no room; fails with
-    /// [`LogError::Full`] when there is no space for another. A thread holds at most one appender at a time, and
-    /// drops it before it calls anything that rolls, prepares or frees segments.
+    /// [`LogError::Full`] when there is no space for another. A thread holds at most one appender at a
+    /// time, and drops it before it calls anything that rolls, prepares or frees segments.
     pub fn appender(&self, max_bytes: usize) -> Result<Appender<'_>, LogError> {
         let limit = self.options.record_bytes_max();
         if max_bytes > limit {
@@ -39,22 +48,30 @@ impl Log {
         loop {
             self.check_poison()?;
             self.wait_for_buffer(need)?;
-            let active = self.gate.read();
-            // First the reservations, then the end: an appender that is gone from the former is in the latter.
-            let reserved = self.reserved.fetch_add(need, Ordering::AcqRel) + need;
-            let used = frame::align(self.end()) - active.base;
-            if used + reserved <= active.capacity {
-                return Ok(Appender { log: self, active, reserved: need, left: Cell::new(need) });
+            match self.try_appender(need) {
+                Ok(appender) => return Ok(appender),
+                Err(Refused::NoRoom { number }) => {
+                    self.roll(Reason::NoRoom { number })?;
+                }
+                // Passing the gate once alone is waiting until all of them are used or given back.
+                Err(Refused::Reserved) => drop(self.gate.write()),
             }
-            self.reserved.fetch_sub(need, Ordering::AcqRel);
-            let (number, capacity) = (active.number, active.capacity);
-            drop(active);
-            if used + need > capacity {
-                self.roll(Reason::NoRoom { number })?;
-            } else {
-                // Only the reservations of others are in the way: wait until they are used or given back.
-                drop(self.gate.write());
-            }
+        }
+    }
+
+    pub(super) fn try_appender(&self, need: u64) -> Result<Appender<'_>, Refused> {
+        let active = self.gate.read();
+        // First the reservations, then the end: an appender that is gone from the former is in the latter.
+        let reserved = self.reserved.fetch_add(need, Ordering::AcqRel) + need;
+        let used = frame::align(self.end()) - active.base;
+        if used + reserved <= active.capacity {
+            return Ok(Appender { log: self, active, reserved: need, left: Cell::new(need) });
+        }
+        self.reserved.fetch_sub(need, Ordering::AcqRel);
+        if used + need > active.capacity {
+            Err(Refused::NoRoom { number: active.number })
+        } else {
+            Err(Refused::Reserved)
         }
     }
 
@@ -74,8 +91,8 @@ impl Appender<'_> {
         self.active.number
     }
 
-    /// Appends one record, given in parts, and returns the offset of its end. It is neither written nor durable
-    /// yet: see [`Log::commit`].
+    /// Appends one record, given in parts, and returns the offset of its end. It is neither written nor
+    /// durable yet: see [`Log::commit`].
     pub fn append(&self, parts: &[&[u8]]) -> Result<u64, LogError> {
         let length = parts.iter().map(|part| part.len()).sum::<usize>();
         let need = (length + RECORD_OVERHEAD_BYTES_MAX) as u64;

@@ -51,8 +51,8 @@ impl Log {
         self.sync(&io)
     }
 
-    /// Becomes the one who commits, or waits until the one who does is done. Waiting happens here and not at the
-    /// lock of `io`: there, those already served would stand in line behind the next sync.
+    /// Becomes the one who commits, or waits until the one who does is done. Waiting happens here and not
+    /// at the lock of `io`: there, those already served would stand in line behind the next sync.
     fn wait_for_leader(&self, offset: u64) -> Option<Leader<'_>> {
         let mut has_leader = self.has_leader.lock();
         if !*has_leader {
@@ -72,8 +72,8 @@ impl Log {
         self.flush(&mut io)
     }
 
-    /// Commits everything and leaves a last frame that testifies to it, so that at the next start a flipped bit in
-    /// any record is known for the damage it is. The log can be used further.
+    /// Commits everything and leaves a last frame that testifies to it, so that at the next start a flipped
+    /// bit in any record is known for the damage it is. The log can be used further.
     pub fn close(&self) -> Result<(), LogError> {
         self.commit(self.end())?;
         match self.appender(0) {
@@ -128,8 +128,8 @@ impl Log {
         Ok(())
     }
 
-    /// Writes and syncs the rest of a segment, then the header of the next one, synced too: a header proves all
-    /// that lies before it, a frame proves its header.
+    /// Writes and syncs the rest of a segment, then the header of the next one, synced too: a header proves
+    /// all that lies before it, a frame proves its header.
     fn finish_segment(&self, io: &mut Io, mut sealed: Sealed) -> Result<(), LogError> {
         self.write_frames(io, sealed.start, &mut sealed.bytes)?;
         debug_assert_eq!(self.written(), sealed.next_base, "segments are contiguous");

@@ -7,15 +7,15 @@ use std::sync::Arc;
 /// Every failure of the log. Cheap to clone: one failed sync answers many waiters.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum LogError {
-    /// A write or sync failed. Nobody knows what of it reached the disk, so nothing more is acknowledged until
-    /// the process starts again and reads what is there.
+    /// A write or sync failed. Nobody knows what of it reached the disk, so nothing more is acknowledged
+    /// until the process starts again and reads what is there.
     #[error("the log stopped after a failed write: {0}; restart to recover what was acknowledged")]
     Poisoned(Arc<str>),
 
     /// The current segment has no room left and there is no space for the next one.
     #[error(
-        "no space left for the log ({0}); free some space: nothing acknowledged was lost, and writing goes on \
-         by itself once there is room"
+        "no space left for the log ({0}); free some space: nothing acknowledged was lost, and writing goes \
+         on by itself once there is room"
     )]
     Full(Arc<str>),
 
@@ -35,8 +35,8 @@ pub enum LogError {
 
     /// A file of a format this program does not know.
     #[error(
-        "{} has log format {found} and this program reads {supported}: start the version of quipu that wrote it, \
-         or export there and import here",
+        "{} has log format {found} and this program reads {supported}: start the version of quipu that wrote \
+         it, or export there and import here",
         file.display()
     )]
     Version {
@@ -78,7 +78,8 @@ pub enum LogError {
     #[error("log options: {0}")]
     Options(String),
 
-    /// The reader of the records, at start, cannot make sense of one. Made by callers of [`Log::open`](super::Log::open).
+    /// The reader of the records, at start, cannot make sense of one. Made by callers of
+    /// [`Log::open`](super::Log::open).
     #[error("a record of the log is not understood: {0}")]
     Record(String),
 

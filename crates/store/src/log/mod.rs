@@ -4,9 +4,10 @@
 //!   append ──> pending buffer ──write_out──> segment file ──sync──> durable
 //!             end()                written()               durable()
 //! ```
-//! An **offset** is a byte position over all segments that ever were; it never goes back. `append` copies a record
-//! into the pending buffer and returns the offset where the record ends; [`Log::commit`] returns when the log is
-//! durable up to an offset. Whoever comes first writes and syncs for everybody who appended before.
+//! An **offset** is a byte position over all segments that ever were; it never goes back. `append` copies a
+//! record into the pending buffer and returns the offset where the record ends; [`Log::commit`] returns
+//! when the log is durable up to an offset. Whoever comes first writes and syncs for everybody who appended
+//! before.
 //!
 //! | file | what lives there |
 //! |---|---|
@@ -23,8 +24,8 @@
 //! - after a failed write or sync nothing succeeds any more (no sync is ever tried twice);
 //! - what was accepted into the buffer has room on disk: the reservation comes first.
 //!
-//! Locks, in the order they are taken: `pool`, `gate`, then `pending`; or `pool`, `io`, then `pending`. Nobody
-//! holds `io` while waiting for the gate, so an appender may commit while it lives.
+//! Locks, in the order they are taken: `pool`, `gate`, then `pending`; or `pool`, `io`, then `pending`.
+//! Nobody holds `io` while waiting for the gate, so an appender may commit while it lives.
 
 mod append;
 mod commit;
@@ -109,10 +110,10 @@ pub struct Log {
 impl Log {
     /// Opens the log in `dir`, creating both when they are missing.
     ///
-    /// Reads all segments from the one that contains offset `from`, in order: [`Visit::Segment`] at the start of
-    /// each, [`Visit::Record`] for every record in it, those before `from` included, because records may
-    /// lean on what was said earlier in their segment. A torn tail is cut off; damage is an error, never skipped.
-    /// Everything visited is durable when this returns: replies will reveal it.
+    /// Reads all segments from the one that contains offset `from`, in order: [`Visit::Segment`] at the
+    /// start of each, [`Visit::Record`] for every record in it, those before `from` included, because
+    /// records may lean on what was said earlier in their segment. A torn tail is cut off; damage is an
+    /// error, never skipped. Everything visited is durable when this returns: replies will reveal it.
     ///
     /// `from` also testifies: all that lies before it was durable once.
     pub fn open(

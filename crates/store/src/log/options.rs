@@ -76,7 +76,7 @@ impl LogOptions {
             let range = format!("between {SEGMENT_BYTES_MIN} and {SEGMENT_BYTES_MAX}");
             return Err(LogError::Options(format!("segment_bytes {} is not {range}", self.segment_bytes)));
         }
-        if self.segment_bytes % FRAME_ALIGN_BYTES as u64 != 0 {
+        if !self.segment_bytes.is_multiple_of(FRAME_ALIGN_BYTES as u64) {
             let unit = FRAME_ALIGN_BYTES;
             return Err(LogError::Options(format!("segment_bytes is not a multiple of {unit}")));
         }

@@ -97,7 +97,8 @@ impl Pool {
         }
     }
 
-    /// A spare under its new name. Its old content needs no erasing: the checksums are seeded with the number.
+    /// A spare under its new name. Its old content needs no erasing: the checksums are seeded with the
+    /// number.
     fn recycle(&mut self) -> Result<Option<Segment>, LogError> {
         while let Some(spare) = self.spares.pop() {
             let file = self.disk.open(&spare).map_err(LogError::io("open", &spare))?;
@@ -130,8 +131,8 @@ impl Pool {
         match filled.and_then(|file| self.promote(&path, file)) {
             Ok(segment) => Ok(segment),
             Err(error) => {
-                // A file half filled must not keep the last space from those who could free some. A failure to
-                // remove it is told by the error that led here.
+                // A file half filled must not keep the last space from those who could free some. A failure
+                // to remove it is told by the error that led here.
                 let _ = self.disk.remove(&path);
                 Err(error)
             }

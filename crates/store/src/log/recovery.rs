@@ -1,10 +1,10 @@
 //! The way back: which segments are there, which records they hold, and whether what ends them is a torn tail
 //! or damage.
 //!
-//! Reading stops at the first place X that holds no valid frame. Either the writing was interrupted there, and
-//! nobody was ever told that it succeeded: a torn tail, which is cut off. Or it was durable once and is not
-//! readable any more: damage, and the start is refused. The difference is told by witnesses, each of which
-//! says that everything before some offset beyond X was durable:
+//! Reading stops at the first place X that holds no valid frame. Either the writing was interrupted there,
+//! and nobody was ever told that it succeeded: a torn tail, which is cut off. Or it was durable once and is
+//! not readable any more: damage, and the start is refused. The difference is told by witnesses, each of
+//! which says that everything before some offset beyond X was durable:
 //!
 //! - a valid frame header further on in the segment, by its `durable_offset`;
 //! - a later segment: its header was written after everything before it was synced;
@@ -310,11 +310,12 @@ impl Reading<'_> {
 
     /// Makes what was read durable, and what was cut impossible to read.
     ///
-    /// - What nobody testified to is written again before the sync: if the sync of an earlier life failed, the
-    ///   operating system shows these bytes and believes them written, and a mere sync would do nothing.
-    /// - Remains of frames behind the cut are overwritten with zeros up to the last header that is still valid:
-    ///   frames to come would have the same number and might end just where an old one begins, which would
-    ///   then follow them as if it had been appended.
+    /// - What nobody testified to is written again before the sync: if the sync of an earlier life failed,
+    ///   the operating system shows these bytes and believes them written, and a mere sync would do
+    ///   nothing.
+    /// - Remains of frames behind the cut are overwritten with zeros up to the last header that is still
+    ///   valid: frames to come would have the same number and might end just where an old one begins, which
+    ///   would then follow them as if it had been appended.
     fn settle(
         &mut self,
         segment: &Segment,
@@ -327,7 +328,8 @@ impl Reading<'_> {
         write_durably(segment, &self.buffer[certain..remains_end], certain as u64)
     }
 
-    /// A file behind the last segment: made ready and never used, or the last segment with its header damaged.
+    /// A file behind the last segment: made ready and never used, or the last segment with its header
+    /// damaged.
     fn examine_blank(&mut self, pool: &mut Pool, blank: &Found, end: u64) -> Result<(), LogError> {
         self.load(blank)?;
         let bytes = SegmentBytes { number: blank.number, base: end, bytes: &self.buffer };

@@ -30,9 +30,9 @@ pub(super) fn threshold(base: u64, capacity: u64) -> u64 {
 }
 
 impl Log {
-    /// Goes on to the next segment when the current one is nearly full, and says whether it did. Callers do this
-    /// after dropping their appender. Lack of space for the next segment is no error yet: the current one is used
-    /// to its end, and [`Log::appender`] refuses then.
+    /// Goes on to the next segment when the current one is nearly full, and says whether it did. Callers do
+    /// this after dropping their appender. Lack of space for the next segment is no error yet: the current
+    /// one is used to its end, and [`Log::appender`] refuses then.
     pub fn roll_if_full(&self) -> Result<bool, LogError> {
         if self.end() < self.roll_at.load(Ordering::Acquire) {
             return Ok(false);
@@ -43,8 +43,8 @@ impl Log {
         }
     }
 
-    /// Makes the next segment ready ahead of time: an old one again, or a new one filled with zeros. A failure
-    /// loses nothing.
+    /// Makes the next segment ready ahead of time: an old one again, or a new one filled with zeros. A
+    /// failure loses nothing.
     pub fn prepare_next(&self) -> Result<(), LogError> {
         let mut pool = self.pool.lock();
         let result = pool.prepare();
@@ -52,7 +52,8 @@ impl Log {
         result
     }
 
-    /// Frees the segments that lie wholly below `offset`. The few next to be needed are kept, the others deleted.
+    /// Frees the segments that lie wholly below `offset`. The few next to be needed are kept, the others
+    /// deleted.
     pub fn free_below(&self, offset: u64) -> Result<(), LogError> {
         let result = self.pool.lock().free_below(offset, self.durable());
         if result.as_ref().is_ok_and(|freed| *freed > 0) {

@@ -33,8 +33,8 @@ pub(super) struct Preparation {
 }
 
 impl Log {
-    /// Calls `callback` once the log is durable up to `offset`, or has failed: at once when that is already known,
-    /// otherwise from the syncer's thread, so it has to be quick.
+    /// Calls `callback` once the log is durable up to `offset`, or has failed: at once when that is already
+    /// known, otherwise from the syncer's thread, so it has to be quick.
     pub fn when_durable(&self, offset: u64, callback: Callback) {
         if self.durable() >= offset {
             return callback(Ok(()));
@@ -54,7 +54,8 @@ impl Log {
         }
     }
 
-    /// Commits for all who wait and calls them. The syncer does this; a simulation without threads does it itself.
+    /// Commits for all who wait and calls them. The syncer does this; a simulation without threads does it
+    /// itself.
     pub fn serve_waiters(&self) {
         let waiting = std::mem::take(&mut *self.waiters.lock());
         let Some(highest) = waiting.iter().map(|waiter| waiter.offset).max() else { return };

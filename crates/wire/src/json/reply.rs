@@ -119,7 +119,12 @@ impl RefusedItem {
     /// What `refusal` means for the counter `key`.
     pub fn of(key: &[u8], reply: &Reply, refusal: Refusal) -> RefusedItem {
         let Presentation { text, status, .. } = of_refusal(refusal);
-        RefusedItem { change: ChangeBody::of(key, reply), reason: refusal.code(), detail: text, status: *status }
+        RefusedItem {
+            change: ChangeBody::of(key, reply),
+            reason: refusal.code(),
+            detail: text,
+            status: *status,
+        }
     }
 }
 
@@ -244,7 +249,10 @@ mod tests {
                    "exists": true, "kind": "sum", "mode": "strong", "exact": true, "stalenessMs": 0})
         );
         let absent = object(CounterBody::of(b"a", &Reply::state(None)));
-        assert_eq!((&absent["value"], &absent["exists"], &absent["updatedAt"]), (&json!(0), &json!(false), &Value::Null));
+        assert_eq!(
+            (&absent["value"], &absent["exists"], &absent["updatedAt"]),
+            (&json!(0), &json!(false), &Value::Null)
+        );
     }
 
     #[test]
@@ -266,9 +274,12 @@ mod tests {
     fn changes_and_refusals() {
         let changed = Reply { applied: 2, duplicate: true, ..Reply::state(Some(cell(9))) };
         let body = object(ChangeBody::of(b"a", &changed));
-        for (field, expected) in
-            [("accepted", json!(true)), ("applied", json!(2)), ("value", json!(9)), ("duplicate", json!(true))]
-        {
+        for (field, expected) in [
+            ("accepted", json!(true)),
+            ("applied", json!(2)),
+            ("value", json!(9)),
+            ("duplicate", json!(true)),
+        ] {
             assert_eq!(body[field], expected, "{field}");
         }
         let refused = Reply { refusal: Some(Refusal::AboveCeiling), ..Reply::state(Some(cell(9))) };

@@ -154,7 +154,10 @@ impl AddBody {
         let at = |error: BodyError| BodyError(format!("items[{index}]: {error}"));
         let key = key_bytes(self.key.as_deref(), self.key_base64.as_deref()).map_err(at)?;
         if self.request_id.as_ref().is_some_and(|id| id.is_empty() || id.len() > ID_BYTES_MAX) {
-            return Err(at(BodyError::field("requestId", format_args!("must have 1 to {ID_BYTES_MAX} bytes"))));
+            return Err(at(BodyError::field(
+                "requestId",
+                format_args!("must have 1 to {ID_BYTES_MAX} bytes"),
+            )));
         }
         Ok((key, self.addition(Direction::Up, Condition::Always).map_err(at)?))
     }
@@ -163,9 +166,9 @@ impl AddBody {
         let delta = self.delta.map_or(1, |delta| delta.0);
         let delta = match direction {
             Direction::Up => delta,
-            Direction::Down => delta
-                .checked_neg()
-                .ok_or_else(|| BodyError::field("delta", "the smallest number cannot be taken away; add it instead"))?,
+            Direction::Down => delta.checked_neg().ok_or_else(|| {
+                BodyError::field("delta", "the smallest number cannot be taken away; add it instead")
+            })?,
         };
         let min = self.min.map_or(i64::MIN, |min| min.0);
         let max = self.max.map_or(i64::MAX, |max| max.0);
@@ -187,7 +190,9 @@ fn with_version(condition: Condition, if_version: Option<u64>) -> Result<Conditi
     match (condition, if_version) {
         (condition, None) => Ok(condition),
         (Condition::Always, Some(version)) => Ok(Condition::Version(version)),
-        (_, Some(_)) => Err(BodyError::field("ifVersion", "stands beside the header If-Match; send one of them")),
+        (_, Some(_)) => {
+            Err(BodyError::field("ifVersion", "stands beside the header If-Match; send one of them"))
+        }
     }
 }
 
@@ -271,11 +276,16 @@ fn key_bytes(text: Option<&str>, base64: Option<&str>) -> Result<Vec<u8>, BodyEr
         (None, Some(base64)) => {
             ("keyBase64", STANDARD.decode(base64).map_err(|error| BodyError::field("keyBase64", error))?)
         }
-        (Some(_), Some(_)) => return Err(BodyError::field("keyBase64", "contradicts `key`; send one of them")),
+        (Some(_), Some(_)) => {
+            return Err(BodyError::field("keyBase64", "contradicts `key`; send one of them"));
+        }
         (None, None) => return Err(BodyError::field("key", "is missing")),
     };
     if bytes.is_empty() || bytes.len() > KEY_BYTES_MAX {
-        return Err(BodyError::field(field, format_args!("a key has 1 to {KEY_BYTES_MAX} bytes, not {}", bytes.len())));
+        return Err(BodyError::field(
+            field,
+            format_args!("a key has 1 to {KEY_BYTES_MAX} bytes, not {}", bytes.len()),
+        ));
     }
     Ok(bytes)
 }
@@ -370,13 +380,18 @@ mod tests {
             ("7", "expected"),
         ] {
             let refused = add(body).expect_err(body);
-            assert!(refused.contains(named), "{body} is refused with {refused:?}, which does not say {named:?}");
+            assert!(
+                refused.contains(named),
+                "{body} is refused with {refused:?}, which does not say {named:?}"
+            );
         }
     }
 
     #[test]
     fn a_decrement_negates() {
-        let down = |body: &str| parse::<AddBody>(body.as_bytes()).unwrap().to_add(Direction::Down, Condition::Always);
+        let down = |body: &str| {
+            parse::<AddBody>(body.as_bytes()).unwrap().to_add(Direction::Down, Condition::Always)
+        };
         assert_eq!(down(r#"{"delta":3}"#), Ok(Add::plain(-3)));
         assert_eq!(down(r#"{"delta":-3}"#), Ok(Add::plain(3)));
         assert!(down(r#"{"delta":-9223372036854775808}"#).is_err());
@@ -391,7 +406,8 @@ mod tests {
     #[test]
     fn batches() {
         let body: BatchAddBody =
-            parse(br#"{"items":[{"key":"a","delta":2,"requestId":"r"},{"keyBase64":"/w=="}],"atomic":true}"#).unwrap();
+            parse(br#"{"items":[{"key":"a","delta":2,"requestId":"r"},{"keyBase64":"/w=="}],"atomic":true}"#)
+                .unwrap();
         assert!(body.atomic);
         assert_eq!(body.items[0].to_item(0), Ok((b"a".to_vec(), Add::plain(2))));
         assert_eq!(body.items[1].to_item(1), Ok((vec![0xff], Add::plain(1))));
@@ -405,7 +421,8 @@ mod tests {
             let refused = parse::<AddBody>(item.as_bytes()).unwrap().to_item(3).expect_err(item).to_string();
             assert!(refused.contains(named), "{item} is refused with {refused:?}");
         }
-        let nested = parse::<BatchAddBody>(br#"{"items":[{"key":"a"},{"key":"b","delta":"x"}]}"#).unwrap_err();
+        let nested =
+            parse::<BatchAddBody>(br#"{"items":[{"key":"a"},{"key":"b","delta":"x"}]}"#).unwrap_err();
         assert!(nested.0.starts_with("`items[1].delta`: "), "{nested}");
     }
 
@@ -421,7 +438,9 @@ mod tests {
     #[test]
     fn policies() {
         let policy = |body: &str| {
-            parse::<PolicyBody>(body.as_bytes()).and_then(|body| body.to_policy()).map_err(|error| error.to_string())
+            parse::<PolicyBody>(body.as_bytes())
+                .and_then(|body| body.to_policy())
+                .map_err(|error| error.to_string())
         };
         assert_eq!(
             policy(r#"{"min":0,"max":"10","ttlMs":5,"saturate":true,"disabled":true}"#),

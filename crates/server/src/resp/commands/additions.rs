@@ -33,7 +33,8 @@ pub fn increase_extended(draft: &mut Draft, arguments: Arguments<'_, '_>, now_ms
     let options = Options::read(arguments.tail(2))?;
     let bound = |text: Option<&[u8]>, name: &str, unless: i64| match text {
         None => Ok(unless),
-        Some(text) => integer(text).map_err(|_| Complaint::from(format!("ERR {name} is not an integer or out of range"))),
+        Some(text) => integer(text)
+            .map_err(|_| Complaint::from(format!("ERR {name} is not an integer or out of range"))),
     };
     let delta = bound(options.delta, "Increment", 1)?;
     let min = bound(options.lower, "LBOUND", i64::MIN)?;
@@ -44,11 +45,13 @@ pub fn increase_extended(draft: &mut Draft, arguments: Arguments<'_, '_>, now_ms
     let expiry = match options.deadline {
         None if options.persist => Expiry::Clear,
         None => Expiry::Keep,
-        Some((deadline, text)) => match (deadline.positive(text, now_ms, "increx")?, options.only_without_expiry) {
-            (Expiry::In(ms), true) => Expiry::InIfNone(ms),
-            (Expiry::At(ms), true) => Expiry::AtIfNone(ms),
-            (expiry, _) => expiry,
-        },
+        Some((deadline, text)) => {
+            match (deadline.positive(text, now_ms, "increx")?, options.only_without_expiry) {
+                (Expiry::In(ms), true) => Expiry::InIfNone(ms),
+                (Expiry::At(ms), true) => Expiry::AtIfNone(ms),
+                (expiry, _) => expiry,
+            }
+        }
     };
     check_key(key)?;
     let action = Action::Add(Add { min, max, saturate: options.saturate, expiry, ..Add::plain(delta) });
@@ -81,7 +84,8 @@ impl<'b> Options<'b> {
                 _ => Err(Complaint::from(errors::SYNTAX)),
             };
             let set = |flag: &mut bool| {
-                if *flag { Err(Complaint::from(errors::SYNTAX)) } else { Ok(*flag = true) }
+                let before = std::mem::replace(flag, true);
+                if before { Err(Complaint::from(errors::SYNTAX)) } else { Ok(()) }
             };
             if is_option(word, "byint") {
                 value_of(&mut options.delta, words.next())?;

@@ -29,7 +29,8 @@ pub fn answer(
     } else if is_option(subcommand, "list") {
         let wanted = listed(operands)?;
         let cards = shared.registry.all();
-        let lines: String = cards.iter().filter(|card| wanted.admits(card)).map(|card| line(card, now_ms)).collect();
+        let lines: String =
+            cards.iter().filter(|card| wanted.admits(card)).map(|card| line(card, now_ms)).collect();
         encoder.verbatim(b"txt", lines.as_bytes());
     } else if is_option(subcommand, "kill") {
         return kill(shared, session, operands, encoder);
@@ -43,8 +44,10 @@ pub fn answer(
 fn line(card: &Card, now_ms: u64) -> String {
     let profile = card.profile.lock();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (age_s, idle_s) =
-        (now_ms.saturating_sub(card.connected_at_ms) / 1000, now_ms.saturating_sub(profile.last_active_ms) / 1000);
+    let (age_s, idle_s) = (
+        now_ms.saturating_sub(card.connected_at_ms) / 1000,
+        now_ms.saturating_sub(profile.last_active_ms) / 1000,
+    );
     let multi = profile.transaction_commands.map_or(-1, i64::from);
     let mut line = String::new();
     // Writing to a string cannot fail.
@@ -127,8 +130,12 @@ fn kill(
         }
     };
     let is_me = |card: &Arc<Card>| card.id == session.card.id;
-    let condemned: Vec<Arc<Card>> =
-        shared.registry.all().into_iter().filter(|card| filter.admits(card) && !(skip_me && is_me(card))).collect();
+    let condemned: Vec<Arc<Card>> = shared
+        .registry
+        .all()
+        .into_iter()
+        .filter(|card| filter.admits(card) && !(skip_me && is_me(card)))
+        .collect();
     for card in condemned.iter().filter(|card| !is_me(card)) {
         shared.inboxes[card.event_loop].push(Message::Close(card.token));
     }

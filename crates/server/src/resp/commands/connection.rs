@@ -101,7 +101,11 @@ pub fn hello(draft: &mut Draft, session: &mut Session, arguments: Arguments<'_, 
 
 /// The subcommands of CLIENT that concern only the connection; the others are in `client`. Says whether the subcommand
 /// is one of these.
-pub fn client(draft: &mut Draft, session: &mut Session, arguments: Arguments<'_, '_>) -> Result<bool, Complaint> {
+pub fn client(
+    draft: &mut Draft,
+    session: &mut Session,
+    arguments: Arguments<'_, '_>,
+) -> Result<bool, Complaint> {
     let subcommand = arguments.get(1).unwrap_or_default().to_ascii_lowercase();
     let operands = arguments.tail(2);
     let protocol = session.protocol;
@@ -112,7 +116,10 @@ pub fn client(draft: &mut Draft, session: &mut Session, arguments: Arguments<'_,
         }
         (b"getname", 0) => {
             let name = session.card.profile.lock().name.clone();
-            draft.literal(protocol, |encoder| if name.is_empty() { encoder.null() } else { encoder.bulk(&name) });
+            draft.literal(
+                protocol,
+                |encoder| if name.is_empty() { encoder.null() } else { encoder.bulk(&name) },
+            );
         }
         (b"setname", 1) => {
             check_name(operands.name(), "Client names")?;

@@ -55,7 +55,11 @@ fn server(shared: &Shared, out: &mut String) -> std::fmt::Result {
 
 fn clients(shared: &Shared, out: &mut String) -> std::fmt::Result {
     let max = shared.connections_max.load(Ordering::Relaxed);
-    write!(out, "connected_clients:{}\r\ncluster_connections:0\r\nmaxclients:{max}\r\n", shared.registry.len())?;
+    write!(
+        out,
+        "connected_clients:{}\r\ncluster_connections:0\r\nmaxclients:{max}\r\n",
+        shared.registry.len()
+    )?;
     write!(out, "blocked_clients:{}\r\n", shared.statistics.waiting.load(Ordering::Relaxed))
 }
 
@@ -80,7 +84,11 @@ fn persistence(shared: &Shared, out: &mut String) -> std::fmt::Result {
 
 fn stats(shared: &Shared, out: &mut String) -> std::fmt::Result {
     let statistics = &shared.statistics;
-    write!(out, "total_connections_received:{}\r\n", statistics.connections_accepted.load(Ordering::Relaxed))?;
+    write!(
+        out,
+        "total_connections_received:{}\r\n",
+        statistics.connections_accepted.load(Ordering::Relaxed)
+    )?;
     write!(out, "total_commands_processed:{}\r\n", statistics.commands.load(Ordering::Relaxed))?;
     write!(out, "rejected_connections:{}\r\n", statistics.connections_rejected.load(Ordering::Relaxed))?;
     for (name, number) in shared.counters.facts() {

@@ -70,7 +70,8 @@ pub fn count(draft: &mut Draft) -> Drafted {
 pub fn clear(draft: &mut Draft, options: Arguments<'_, '_>) -> Drafted {
     match options.first() {
         None if options.is_empty() => {}
-        Some([option]) if options.len() == 1 && (is_option(option, "async") || is_option(option, "sync")) => {}
+        Some([option]) if options.len() == 1 && (is_option(option, "async") || is_option(option, "sync")) => {
+        }
         _ => return Err(errors::SYNTAX.into()),
     }
     draft.request(b"", Action::Clear, Plan::Ok);

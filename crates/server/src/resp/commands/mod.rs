@@ -171,7 +171,12 @@ mod tests {
             (AtSeconds, "-5", invalid.clone(), Ok(Expiry::At(0))),
             (InSeconds, "9223372036854775807", invalid.clone(), invalid.clone()),
             (InSeconds, "9223372036854775", invalid.clone(), invalid.clone()),
-            (AtSeconds, "9223372036854775", Ok(Expiry::At(9_223_372_036_854_775_000)), Ok(Expiry::At(9_223_372_036_854_775_000))),
+            (
+                AtSeconds,
+                "9223372036854775",
+                Ok(Expiry::At(9_223_372_036_854_775_000)),
+                Ok(Expiry::At(9_223_372_036_854_775_000)),
+            ),
             (InMilliseconds, "9223372036854775807", invalid.clone(), invalid.clone()),
             (InSeconds, "x", not_integer.clone(), not_integer.clone()),
         ];
@@ -179,7 +184,11 @@ mod tests {
             let show = |found: Result<Expiry, super::Complaint>| {
                 found.map_err(|complaint| String::from_utf8_lossy(&complaint.0).into_owned())
             };
-            assert_eq!(show(deadline.positive(text.as_bytes(), 1_000, "set")), positive, "{deadline:?} {text}");
+            assert_eq!(
+                show(deadline.positive(text.as_bytes(), 1_000, "set")),
+                positive,
+                "{deadline:?} {text}"
+            );
             assert_eq!(show(deadline.any(text.as_bytes(), 1_000, "set")), any, "{deadline:?} {text}");
         }
     }

@@ -113,7 +113,13 @@ pub fn policy<'b>(arguments: Arguments<'_, 'b>) -> Result<PolicyCommand<'b>, Com
             let [pattern, json] = operands.first().unwrap_or_default();
             let body: Result<PolicyBody, _> = parse(json);
             let policy = body.and_then(|body| body.to_policy());
-            change(pattern, Some(policy.map_err(|error| Complaint::from(format!("ERR the policy is not valid: {error}")))?))
+            change(
+                pattern,
+                Some(
+                    policy
+                        .map_err(|error| Complaint::from(format!("ERR the policy is not valid: {error}")))?,
+                ),
+            )
         }
         (b"set", _) => Err(arity("set")),
         (b"del", 1) => change(operands.name(), None),

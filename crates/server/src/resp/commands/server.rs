@@ -8,10 +8,12 @@ use quipu_wire::resp::{Arguments, Encoder, errors};
 
 use super::{Complaint, is_option};
 use crate::resp::Shared;
+use crate::resp::admission::KEEP_ALIVE;
 
 /// Answers COMMAND and its subcommands.
 pub fn command(arguments: Arguments<'_, '_>, encoder: &mut Encoder<'_>) -> Result<(), Complaint> {
-    let (subcommand, operands) = (arguments.get(1).unwrap_or_default().to_ascii_lowercase(), arguments.tail(2));
+    let (subcommand, operands) =
+        (arguments.get(1).unwrap_or_default().to_ascii_lowercase(), arguments.tail(2));
     match (subcommand.as_slice(), operands.len()) {
         _ if arguments.len() == 1 => all(encoder),
         (b"info", 0) => all(encoder),
@@ -22,7 +24,7 @@ pub fn command(arguments: Arguments<'_, '_>, encoder: &mut Encoder<'_>) -> Resul
             for name in operands.iter() {
                 match lookup(name) {
                     Some(spec) => spec.encode_info(encoder),
-                    None => encoder.null_array(),
+                    None => encoder.null(),
                 }
             }
         }
@@ -53,7 +55,10 @@ fn list(operands: Arguments<'_, '_>, encoder: &mut Encoder<'_>) -> Result<(), Co
         Some([by, kind, value]) if operands.len() == 3 && is_option(by, "filterby") => {
             let admits = |spec: &&CommandSpec| match kind.to_ascii_lowercase().as_slice() {
                 b"pattern" => Ok(matches_ignoring_case(value, spec.name.as_bytes())),
-                b"aclcat" => Ok(spec.categories().names().any(|name| name[1..].as_bytes().eq_ignore_ascii_case(value))),
+                b"aclcat" => {
+                    let is_value = |name: &str| name.as_bytes()[1..].eq_ignore_ascii_case(value);
+                    Ok(spec.categories().names().any(is_value))
+                }
                 b"module" => Ok(false),
                 _ => Err(Complaint::from(errors::SYNTAX)),
             };
@@ -87,13 +92,19 @@ fn keys(command: Arguments<'_, '_>, encoder: &mut Encoder<'_>) -> Result<(), Com
 }
 
 /// Answers CONFIG GET, SET, RESETSTAT and REWRITE.
-pub fn config(shared: &Shared, arguments: Arguments<'_, '_>, encoder: &mut Encoder<'_>) -> Result<(), Complaint> {
-    let (subcommand, operands) = (arguments.get(1).unwrap_or_default().to_ascii_lowercase(), arguments.tail(2));
+pub fn config(
+    shared: &Shared,
+    arguments: Arguments<'_, '_>,
+    encoder: &mut Encoder<'_>,
+) -> Result<(), Complaint> {
+    let (subcommand, operands) =
+        (arguments.get(1).unwrap_or_default().to_ascii_lowercase(), arguments.tail(2));
     let arity = |name: &str| Err(errors::wrong_arity(&format!("config|{name}")).into());
     match (subcommand.as_slice(), operands.len()) {
         (b"get", 0) => return arity("get"),
         (b"get", _) => {
-            let wanted = |name: &str| operands.iter().any(|pattern| matches_ignoring_case(pattern, name.as_bytes()));
+            let wanted =
+                |name: &str| operands.iter().any(|pattern| matches_ignoring_case(pattern, name.as_bytes()));
             let found: Vec<_> = parameters(shared).into_iter().filter(|(name, _)| wanted(name)).collect();
             encoder.map(found.len());
             for (name, value) in found {
@@ -139,7 +150,7 @@ fn parameters(shared: &Shared) -> Vec<(&'static str, String)> {
         ("port", shared.address.port().to_string()),
         ("proto-max-bulk-len", options.limits.argument_bytes.to_string()),
         ("save", String::new()),
-        ("tcp-keepalive", "0".into()),
+        ("tcp-keepalive", KEEP_ALIVE.as_secs().to_string()),
         ("timeout", "0".into()),
     ]
 }
@@ -153,7 +164,9 @@ fn set(shared: &Shared, operands: Arguments<'_, '_>) -> Result<(), Complaint> {
     while let (Some(word), Some(value)) = (words.next(), words.next()) {
         let found = parameters.iter().find(|(name, _)| word.eq_ignore_ascii_case(name.as_bytes()));
         let Some((name, current)) = found else {
-            return Err([b"ERR Unknown option or number of arguments for CONFIG SET - '", word, b"'"].concat().into());
+            return Err([b"ERR Unknown option or number of arguments for CONFIG SET - '", word, b"'"]
+                .concat()
+                .into());
         };
         let failed = |why: &str| {
             Complaint::from(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"))

@@ -50,7 +50,9 @@ pub fn set_with_expiry(
     now_ms: u64,
     command: &str,
 ) -> Drafted {
-    let Some([_, key, time, value]) = arguments.first() else { return Err(errors::wrong_arity(command).into()) };
+    let Some([_, key, time, value]) = arguments.first() else {
+        return Err(errors::wrong_arity(command).into());
+    };
     let expiry = deadline.positive(time, now_ms, command)?;
     replace(draft, key, value, expiry, Condition::Always, Plan::OkOrNull)
 }
@@ -114,7 +116,14 @@ pub fn set_many(draft: &mut Draft, pairs: Arguments<'_, '_>) -> Drafted {
     Ok(())
 }
 
-fn replace(draft: &mut Draft, key: &[u8], value: &[u8], expiry: Expiry, condition: Condition, plan: Plan) -> Drafted {
+fn replace(
+    draft: &mut Draft,
+    key: &[u8],
+    value: &[u8],
+    expiry: Expiry,
+    condition: Condition,
+    plan: Plan,
+) -> Drafted {
     check_key(key)?;
     let value = integer(value)?;
     draft.request(key, Action::Set(Set { value, expiry, condition }), plan);
@@ -132,8 +141,12 @@ struct SetOptions<'b> {
 impl<'b> SetOptions<'b> {
     /// Which options exclude each other, and which may be repeated, is as in Redis.
     fn read(words: Arguments<'_, 'b>) -> Result<SetOptions<'b>, Complaint> {
-        let mut options =
-            SetOptions { condition: Condition::Always, deadline: None, keep_expiry: false, answer_previous: false };
+        let mut options = SetOptions {
+            condition: Condition::Always,
+            deadline: None,
+            keep_expiry: false,
+            answer_previous: false,
+        };
         let mut words = words.iter();
         while let Some(word) = words.next() {
             if is_option(word, "nx") && options.condition != Condition::Exists {

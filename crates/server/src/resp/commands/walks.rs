@@ -22,7 +22,8 @@ const KEYS_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Reads SCAN.
 pub fn scan(arguments: Arguments<'_, '_>) -> Result<Job, Complaint> {
     let cursor = arguments.get(1).unwrap_or_default();
-    let cursor: u64 = str::from_utf8(cursor).ok().and_then(|text| text.parse().ok()).ok_or(errors::INVALID_CURSOR)?;
+    let cursor: u64 =
+        str::from_utf8(cursor).ok().and_then(|text| text.parse().ok()).ok_or(errors::INVALID_CURSOR)?;
     let (mut pattern, mut count, mut only_strings) = (None, COUNT_DEFAULT, true);
     let mut words = arguments.tail(2).iter();
     while let Some(word) = words.next() {
@@ -31,7 +32,8 @@ pub fn scan(arguments: Arguments<'_, '_>) -> Result<Job, Complaint> {
             pattern = Some(value.to_vec());
         } else if is_option(word, "count") {
             let wished = parse_i64(value).ok_or(errors::NOT_AN_INTEGER)?;
-            count = usize::try_from(wished).ok().filter(|count| *count > 0).ok_or(errors::SYNTAX)?.min(COUNT_MAX);
+            count =
+                usize::try_from(wished).ok().filter(|count| *count > 0).ok_or(errors::SYNTAX)?.min(COUNT_MAX);
         } else if is_option(word, "type") {
             only_strings = is_option(value, "string");
         } else {

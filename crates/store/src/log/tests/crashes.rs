@@ -1,5 +1,5 @@
-//! The world stops before every single operation, in normal work and in recovery, and what comes back is compared
-//! with a model: everything that was durable, in order, perhaps some more, nothing else.
+//! The world stops before every single operation, in normal work and in recovery, and what comes back is
+//! compared with a model: everything that was durable, in order, perhaps some more, nothing else.
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -211,8 +211,8 @@ fn stop_world(disk: &SimDisk, random: &mut StdRng) {
 
 #[test]
 fn a_frame_behind_the_cut_never_follows_a_new_one() {
-    // Frame A is lost and frame B, behind it, survives the crash. A new frame of the length of A then ends where
-    // B begins; B must stay gone.
+    // Frame A is lost and frame B, behind it, survives the crash. A new frame of the length of A then ends
+    // where B begins; B must stay gone.
     let mut met = 0;
     for seed in 0..200 {
         let disk = SimDisk::new(seed);

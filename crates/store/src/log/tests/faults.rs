@@ -107,10 +107,12 @@ fn living_reservations_are_never_broken() {
     disk.set_capacity(Some(SEGMENT_BYTES_MIN));
     // Three reservations fill the segment; each is used in the worst way: one frame per record.
     let appenders: Vec<Appender<'_>> = (0..3).map(|_| log.appender(1200).unwrap()).collect();
+    assert!(matches!(log.try_appender(1200), Err(append::Refused::Reserved)));
     for appender in &appenders {
         appender.append(&[&[7; 1200]]).unwrap();
         log.write_out().unwrap();
     }
     drop(appenders);
+    assert!(matches!(log.try_appender(1200), Err(append::Refused::NoRoom { number: 1 })));
     log.commit(log.end()).unwrap();
 }

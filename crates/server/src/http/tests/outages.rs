@@ -1,0 +1,117 @@
+//! What clients are told when the service below cannot answer, or answers late.
+
+use std::sync::Arc;
+
+use quipu_counting::service::{Finished, ScanPage};
+use quipu_counting::{Batch, Counters, Execution, Policies, Policy, Reply, Unavailable};
+use serde_json::json;
+
+use super::Api;
+
+/// How the service below behaves.
+#[derive(Clone)]
+enum Service {
+    /// Answers nothing, for this reason.
+    Down(Unavailable),
+    /// Must fetch first; then answers, or fails for this reason.
+    Fetches(Option<Unavailable>),
+    /// Decides, and then never hears from the disk.
+    NeverSettles,
+    /// Decides, and then the disk fails for this reason.
+    FailsToSettle(Unavailable),
+    /// Forgets its callers, as one does that is being torn down.
+    Forgets,
+}
+
+fn answer(batch: &mut Batch) {
+    batch.replies = vec![Reply::state(None); batch.requests.len()];
+}
+
+impl Counters for Service {
+    fn execute(&self, batch: &mut Batch, _: u64) -> Result<Execution, Unavailable> {
+        match self {
+            Service::Down(reason) => Err(reason.clone()),
+            Service::Fetches(_) => Ok(Execution::Pending),
+            _ => {
+                answer(batch);
+                Ok(Execution::Done { offset: 7 })
+            }
+        }
+    }
+
+    fn finish(&self, mut batch: Batch, _: u64, finished: Finished) {
+        let Service::Fetches(failure) = self.clone() else { unreachable!("only after Pending") };
+        answer(&mut batch);
+        finished(batch, failure.map_or(Ok(7), Err));
+    }
+
+    fn settle(&self, _: u64) -> Result<(), Unavailable> {
+        Ok(())
+    }
+
+    fn when_settled(&self, offset: u64, settled: Box<dyn FnOnce(Result<(), Unavailable>) + Send>) {
+        assert_eq!(offset, 7);
+        match self {
+            Service::NeverSettles => std::mem::forget(settled),
+            Service::FailsToSettle(reason) => settled(Err(reason.clone())),
+            Service::Forgets => drop(settled),
+            _ => settled(Ok(())),
+        }
+    }
+
+    fn policies(&self) -> Policies {
+        Policies::default()
+    }
+
+    fn set_policy(&self, _: &[u8], _: Option<Policy>, _: u64) -> Result<bool, Unavailable> {
+        match self {
+            Service::Down(reason) => Err(reason.clone()),
+            _ => Ok(false),
+        }
+    }
+
+    fn scan(&self, _: u64, _: usize, _: u64) -> Result<ScanPage, Unavailable> {
+        Ok(ScanPage::default())
+    }
+
+    fn facts(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+}
+
+/// Time stands still but for waiting, so the service that never settles is given up on at once.
+#[tokio::test(start_paused = true)]
+async fn each_outage_has_its_answer() {
+    let why = || "why".to_owned();
+    for (service, status, reason) in [
+        (Service::Down(Unavailable::Full(why())), 503, json!("disk-full")),
+        (Service::Down(Unavailable::Busy(why())), 503, json!("busy")),
+        (Service::Down(Unavailable::Failed(why())), 504, json!("outcome-unknown")),
+        (Service::Down(Unavailable::Unsupported(why())), 400, json!("unsupported")),
+        (Service::Fetches(None), 200, json!(null)),
+        (Service::Fetches(Some(Unavailable::Busy(why()))), 503, json!("busy")),
+        (Service::FailsToSettle(Unavailable::Failed(why())), 504, json!("outcome-unknown")),
+        (Service::NeverSettles, 504, json!("outcome-unknown")),
+        (Service::Forgets, 504, json!("outcome-unknown")),
+    ] {
+        let api = Api::over(Arc::new(service), true);
+        let reply =
+            api.expect("POST counters/a/increment", &[], "", status, json!({ "reason": reason })).await;
+        assert_eq!(reply.header("retry-after").is_some(), status == 503);
+        assert_eq!(reply.body["retryAfterMs"].is_number(), status == 503);
+    }
+}
+
+#[tokio::test]
+async fn a_policy_that_cannot_be_stored_is_not_acknowledged() {
+    let api = Api::over(Arc::new(Service::Down(Unavailable::Full("why".to_owned()))), true);
+    api.expect("PUT policies/a", &[], "{}", 503, json!({"reason": "disk-full"})).await;
+}
+
+#[tokio::test]
+async fn a_server_that_drains_is_not_ready_but_alive() {
+    let api = Api::new();
+    api.health.set("draining");
+    api.expect("GET /readyz", &[], "", 503, json!({"reason": "not-ready", "detail": "draining"})).await;
+    api.expect("GET /healthz", &[], "", 200, json!({})).await;
+}

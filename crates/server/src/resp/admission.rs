@@ -1,0 +1,114 @@
+//! How a loop gets its connections: the first one accepts for all and deals them out in turn.
+
+use std::io::{self, ErrorKind, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use mio::Interest;
+use mio::net::TcpStream;
+use parking_lot::Mutex;
+use rustix::net::sockopt;
+
+use super::connection::Connection;
+use super::event_loop::EventLoop;
+use super::inbox::Message;
+use super::session::{Card, Profile, Session};
+
+/// Connections accepted in one wake-up: those that are there already shall not wait for all who come.
+const ACCEPTS_PER_WAKEUP: usize = 256;
+/// After so long a silence the other end is asked whether it is still there, as in Redis: the dead must not fill the
+/// list of connections.
+pub const KEEP_ALIVE: Duration = Duration::from_secs(300);
+
+impl EventLoop {
+    /// Accepts those who wait.
+    pub(super) fn accept(&mut self) {
+        self.accept_failed = false;
+        for _ in 0..ACCEPTS_PER_WAKEUP {
+            let Some(listener) = &self.listener else {
+                self.acceptable = false;
+                return;
+            };
+            match listener.accept() {
+                Ok((socket, peer)) => self.welcome(socket, peer),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.acceptable = false;
+                    return;
+                }
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
+                Err(error) => {
+                    // Out of descriptors, most likely: tried again with the next tick.
+                    tracing::warn!(%error, "a connection cannot be accepted");
+                    self.accept_failed = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Hands a new connection to the loop whose turn it is, unless there are too many.
+    fn welcome(&mut self, mut socket: TcpStream, peer: SocketAddr) {
+        let statistics = &self.shared.statistics;
+        // Only this thread adds, so nobody can come in between.
+        if self.shared.connections.load(Ordering::Relaxed)
+            >= self.shared.connections_max.load(Ordering::Relaxed)
+        {
+            statistics.connections_rejected.fetch_add(1, Ordering::Relaxed);
+            // Fits any empty socket buffer; whether it arrives does not matter.
+            let _ = socket.write(b"-ERR max number of clients reached\r\n");
+            return;
+        }
+        self.shared.connections.fetch_add(1, Ordering::Relaxed);
+        statistics.connections_accepted.fetch_add(1, Ordering::Relaxed);
+        let chosen = self.next_loop;
+        self.next_loop = (self.next_loop + 1) % self.shared.inboxes.len();
+        if chosen == self.index {
+            self.adopt(socket, peer);
+        } else {
+            self.shared.inboxes[chosen].push(Message::Accepted(socket, peer));
+        }
+    }
+
+    /// Serves a connection from now on.
+    pub(super) fn adopt(&mut self, socket: TcpStream, peer: SocketAddr) {
+        if let Err(error) = self.try_adopt(socket, peer) {
+            tracing::debug!(%error, %peer, "a connection is lost before it began");
+            self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn try_adopt(&mut self, socket: TcpStream, peer: SocketAddr) -> io::Result<()> {
+        if self.stop_at_ms.is_some() {
+            return Err(io::Error::other("the server is stopping"));
+        }
+        let local = socket.local_addr()?;
+        socket.set_nodelay(true)?;
+        sockopt::set_socket_keepalive(&socket, true)?;
+        sockopt::set_tcp_keepidle(&socket, KEEP_ALIVE)?;
+        let token = self.connections.reserve();
+        let card = Arc::new(Card {
+            id: self.shared.registry.next_id(),
+            peer,
+            local,
+            event_loop: self.index,
+            token,
+            connected_at_ms: self.now_ms,
+            profile: Mutex::new(Profile {
+                last_active_ms: self.now_ms,
+                last_command: "NULL",
+                ..Profile::default()
+            }),
+        });
+        let session = Session::new(Arc::clone(&card));
+        let mut connection = Box::new(Connection::new(socket, session, self.shared.options.limits));
+        let interests = Interest::READABLE | Interest::WRITABLE;
+        let registered = self.poll.registry().register(connection.socket_mut(), token, interests);
+        registered.inspect_err(|_| self.connections.release(token))?;
+        self.shared.registry.add(&card);
+        self.connections.put_back(token, connection);
+        Ok(())
+    }
+}

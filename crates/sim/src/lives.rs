@@ -1,0 +1,224 @@
+//! How lives of the engine end and begin: faults, power losses, recovery, and what must be found then.
+
+use std::path::Path;
+
+use quipu_counting::{Counters, Unavailable};
+use quipu_engine::Engine;
+use rand::Rng;
+
+use crate::ask::Ask;
+use crate::machine::Machine;
+use crate::observe;
+use crate::oracle::answers::compare;
+use crate::oracle::history::{Ending, Found};
+use crate::properties::{exactly_once, ledger, twins};
+use crate::violation::{Invariant, Violation};
+use crate::world::{FOLDER, World};
+
+/// Starts that are disturbed at most before one is left alone.
+const DISTURBED_STARTS_MAX: usize = 4;
+/// More operations than any life performs.
+const NEVER: u64 = 1 << 40;
+
+impl World {
+    pub(crate) fn draw_ending(&mut self) -> Ending {
+        if self.random.random_ratio(2, 3) { Ending::PowerLoss } else { Ending::Kill }
+    }
+
+    /// Plans that something goes wrong soon.
+    pub(crate) fn plan_a_fault(&mut self) {
+        self.is_armed = true;
+        let disk = self.machine.sim_disk();
+        let what = match self.random.random_range(0..7) {
+            0..3 => {
+                let after = self.random.random_range(0..40);
+                disk.crash_after(after);
+                format!("the machine stops after {after} operations of the disk")
+            }
+            3 => {
+                let after = self.random.random_range(0..30);
+                self.machine.model_store().crash_after(after);
+                format!("the machine stops after {after} operations of the cold store")
+            }
+            4 => {
+                let nth = self.random.random_range(1..6);
+                disk.fail_sync(nth);
+                format!("sync number {nth} fails")
+            }
+            5 => {
+                let after = self.random.random_range(0..4);
+                self.machine.model_store().full_after(after);
+                format!("write number {after} of the cold store finds no space")
+            }
+            _ => {
+                let left = self.random.random_range(0..2 * self.config.segment_bytes);
+                let capacity = self.random.random_ratio(2, 3).then_some(disk.used_bytes() + left);
+                disk.set_capacity(capacity);
+                format!("the disk has {capacity:?} bytes")
+            }
+        };
+        self.trace(|_| what);
+    }
+
+    /// Nothing goes wrong from here on.
+    pub(crate) fn disarm(&mut self) {
+        let disk = self.machine.sim_disk();
+        disk.crash_after(NEVER);
+        disk.fail_sync(NEVER);
+        disk.set_capacity(None);
+        self.machine.model_store().crash_after(NEVER);
+        self.machine.model_store().full_after(NEVER);
+        self.is_armed = false;
+    }
+
+    /// Ends the engine's life and begins the next.
+    pub(crate) fn end_life(&mut self, ending: Ending) -> Result<(), Violation> {
+        self.forget_clients();
+        if let Some(engine) = self.engine.take() {
+            self.count_life(&engine);
+            self.end_machine(ending);
+            // What it would still write on its way out goes nowhere: the machine has gone on.
+            drop(engine);
+        }
+        self.begin_life(ending)
+    }
+
+    fn end_machine(&mut self, ending: Ending) {
+        self.trace(|_| format!("{ending:?}"));
+        self.is_broken = false;
+        match ending {
+            Ending::PowerLoss => {
+                self.stats.power_losses += 1;
+                self.machine.lose_power();
+            }
+            Ending::Kill => self.machine.kill(),
+        }
+        self.machine.sim_disk().set_capacity(None);
+    }
+
+    /// Opens the engine, however often that takes, and compares what it found with what may be there.
+    pub(crate) fn begin_life(&mut self, mut ending: Ending) -> Result<(), Violation> {
+        for start in 0.. {
+            self.is_armed = false;
+            if start < DISTURBED_STARTS_MAX && !self.config.clock_wanders && self.random.random_ratio(1, 4) {
+                self.disturb_start();
+            }
+            let copy = self.machine.copy(self.random.random());
+            let options = self.config.options(&mut self.random);
+            match Engine::open_on(self.machine.disk(), self.machine.cold(), Path::new(FOLDER), options) {
+                Ok(engine) => {
+                    self.stats.lives += 1;
+                    self.engine = Some(engine);
+                    self.disarm();
+                    return self.take_over(copy, ending);
+                }
+                Err(_) if self.is_armed => {}
+                Err(error) => {
+                    return Err(Violation::new(Invariant::Survival, format!("cannot open again: {error}")));
+                }
+            }
+            let next = if self.machine.is_down() { Ending::PowerLoss } else { self.draw_ending() };
+            self.end_machine(next);
+            if next == Ending::PowerLoss {
+                ending = next;
+            }
+        }
+        Ok(())
+    }
+
+    fn disturb_start(&mut self) {
+        self.is_armed = true;
+        match self.random.random_range(0..4) {
+            0 | 1 => self.machine.sim_disk().crash_after(self.random.random_range(0..14)),
+            2 => self.machine.model_store().crash_after(self.random.random_range(0..12)),
+            _ => self.machine.sim_disk().fail_sync(self.random.random_range(1..4)),
+        }
+        self.trace(|_| "the start is disturbed".to_string());
+    }
+
+    fn take_over(&mut self, copy: Machine, ending: Ending) -> Result<(), Violation> {
+        let surprise = |error: Unavailable| Violation::new(Invariant::Progress, format!("after a restart: {error}"));
+        let found = observe::everything(&self.engine(), &self.universe, self.now).map_err(surprise)?;
+        self.model.advance_all(self.now);
+        let before = self.history.len();
+        let (fewest, most) = self.history.explain(&mut self.model, &found, ending)?;
+        self.trace(|_| format!("{fewest} to {most} of {before} steps survived"));
+        self.learn_births(&found)?;
+        if self.random.random_ratio(1, 2) {
+            self.check_twin(&copy, &found, fewest == most)?;
+        }
+        drop(copy);
+        self.find_out(fewest, most).map_err(surprise)??;
+        self.stats.steps_lost += (before.max(self.history.len()) - self.history.len()) as u64;
+        self.history.is_certain();
+        match ledger::check(&self.engine()) {
+            Ok(report) => report.map(|_| ()),
+            Err(error) => Err(Violation::new(Invariant::Progress, format!("verify after a restart: {error}"))),
+        }
+    }
+
+    fn learn_births(&mut self, found: &Found) -> Result<(), Violation> {
+        for (key, cell) in found.cells.iter().enumerate() {
+            if let (Some(counter), Some(cell)) = (self.model.live(key), cell)
+                && !self.model.births.learn(counter.born, cell.birth)
+            {
+                return Err(Violation::new(Invariant::Answers, format!("key {key} has a birth of an earlier life")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Between `fewest` and `most` only ids and sessions changed: retries tell how many of those steps survived.
+    fn find_out(&mut self, fewest: usize, most: usize) -> Result<Result<(), Violation>, Unavailable> {
+        for index in fewest..most {
+            let probe = self.history.step(index).probe.clone();
+            let Some(probe) = probe else {
+                self.model.redo(&self.history.step(index).edits);
+                continue;
+            };
+            let ask = Ask { units: vec![probe] };
+            let mut batch = ask.batch(&self.universe);
+            let engine = self.engine();
+            let offset = engine.run(&mut batch, self.now)?;
+            let survived = batch.replies[0].duplicate;
+            self.trace(|_| format!("step {index} survived: {survived}, {ask:?}"));
+            match survived {
+                true => self.model.redo(&self.history.step(index).edits),
+                false => self.history.truncate(index),
+            }
+            let (expected, edits) = self.model.ask(&ask, self.now);
+            for (expected, reply) in expected.iter().zip(&batch.replies) {
+                if let Err(difference) = compare(expected, reply, &mut self.model.births) {
+                    let what = format!("a retry of {ask:?} {difference}");
+                    return Ok(Err(Violation::new(Invariant::ExactlyOnce, what)));
+                }
+            }
+            if !survived {
+                self.history.push(edits, ask.touched(&self.universe), ask.units.first().cloned());
+                engine.settle(offset)?;
+                return Ok(Ok(()));
+            }
+        }
+        self.history.truncate(most);
+        Ok(Ok(()))
+    }
+
+    /// A second engine on a copy of the disk finds the same, and knows every id.
+    fn check_twin(&mut self, copy: &Machine, found: &Found, ids_are_known: bool) -> Result<(), Violation> {
+        let surprise = |what: String| Violation::new(Invariant::Twins, format!("the twin: {what}"));
+        let options = self.config.options(&mut self.random);
+        let twin = Engine::open_on(copy.disk(), copy.cold(), Path::new(FOLDER), options)
+            .map_err(|error| surprise(error.to_string()))?;
+        let its = observe::everything(&twin, &self.universe, self.now).map_err(|error| surprise(error.to_string()))?;
+        let verify = |engine: &Engine| match ledger::check(engine) {
+            Ok(report) => report,
+            Err(error) => Err(surprise(error.to_string())),
+        };
+        let (mine, reports) = (self.engine(), verify(&twin)?);
+        twins::check((found, &verify(&mine)?), (&its, &reports))?;
+        if ids_are_known {
+            exactly_once::check(&twin, &mut self.model, self.now).map_err(|error| surprise(error.to_string()))??;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,64 @@
+//! Births: which number stands behind each ticket, and that no life of a counter gets a number twice.
+
+use std::collections::BTreeMap;
+
+use super::rules::Ticket;
+use crate::ask::Key;
+
+/// All births of a world.
+#[derive(Debug, Default)]
+pub struct Births {
+    tickets: Vec<Birth>,
+    /// The highest number a life of the key ever had, lives that a crash took back included.
+    highest: BTreeMap<Key, u64>,
+}
+
+#[derive(Debug)]
+struct Birth {
+    number: Option<u64>,
+    /// `None` for a counter whose expiry was past at its birth: it was shown and never was.
+    key: Option<Key>,
+}
+
+impl Births {
+    /// The ticket the next birth would get.
+    pub fn next(&self) -> Ticket {
+        self.tickets.len() as Ticket
+    }
+
+    /// Takes that ticket for a counter; `None` for one that was dead at its birth.
+    pub fn take(&mut self, key: Option<Key>) {
+        self.tickets.push(Birth { number: None, key });
+    }
+
+    /// The number of a ticket, if it was ever shown.
+    pub fn number(&self, ticket: Ticket) -> Option<u64> {
+        self.tickets[ticket as usize].number
+    }
+
+    /// Whether a number may stand behind a ticket.
+    pub fn fits(&self, ticket: Ticket, number: u64) -> bool {
+        let birth = &self.tickets[ticket as usize];
+        match (birth.number, birth.key) {
+            (Some(known), _) => known == number,
+            (None, Some(key)) => number > self.highest.get(&key).copied().unwrap_or(0),
+            (None, None) => true,
+        }
+    }
+
+    /// Takes note of the number of a ticket; `false` when it does not fit.
+    #[must_use]
+    pub fn learn(&mut self, ticket: Ticket, number: u64) -> bool {
+        if !self.fits(ticket, number) {
+            return false;
+        }
+        let birth = &mut self.tickets[ticket as usize];
+        if birth.number.is_none() {
+            birth.number = Some(number);
+            if let Some(key) = birth.key {
+                self.highest.insert(key, number);
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,505 @@
+//! One world: an engine, its clients, and what happens to them, step by step.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use quipu_counting::{Action, Add, Counters, Execution, Reply, Unavailable};
+use quipu_engine::Engine;
+use quipu_store::Durability;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use crate::ask::{Ask, Touched, Unit, Universe};
+use crate::config::{Config, START_MS};
+use crate::machine::Machine;
+use crate::observe;
+use crate::oracle::answers::compare;
+use crate::oracle::history::{Ending, Found, History};
+use crate::oracle::model::{Expected, Model};
+use crate::oracle::policies::policy_of;
+use crate::plant::Plant;
+use crate::properties::scans::Walk;
+use crate::properties::{bounds, damage, exactly_once, expiry, ledger};
+use crate::violation::{Invariant, Violation};
+use crate::workload::Workload;
+
+/// Where the engine lives on the simulated disk.
+pub const FOLDER: &str = "/data";
+
+/// What happened in a world, to see that worlds do what they are for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    pub asks: u64,
+    pub lives: u64,
+    pub power_losses: u64,
+    pub steps_lost: u64,
+    pub checkpoints: u64,
+    pub evicted: u64,
+    pub cold_reads: u64,
+    pub refused_for_space: u64,
+    pub walks: u64,
+    pub damages: u64,
+}
+
+impl Stats {
+    /// Both together.
+    #[must_use]
+    pub fn and(self, other: Stats) -> Stats {
+        Stats {
+            asks: self.asks + other.asks,
+            lives: self.lives + other.lives,
+            power_losses: self.power_losses + other.power_losses,
+            steps_lost: self.steps_lost + other.steps_lost,
+            checkpoints: self.checkpoints + other.checkpoints,
+            evicted: self.evicted + other.evicted,
+            cold_reads: self.cold_reads + other.cold_reads,
+            refused_for_space: self.refused_for_space + other.refused_for_space,
+            walks: self.walks + other.walks,
+            damages: self.damages + other.damages,
+        }
+    }
+}
+
+/// A batch that ran and whose replies nobody has seen yet.
+struct Unsettled {
+    offset: u64,
+    touched: Touched,
+    /// Steps when it ran, its own included.
+    count: usize,
+    own: Option<usize>,
+}
+
+/// See the head of this file.
+pub struct World {
+    pub(crate) random: SmallRng,
+    pub(crate) config: Config,
+    pub(crate) universe: Rc<Universe>,
+    pub(crate) machine: Machine,
+    pub(crate) engine: Option<Arc<Engine>>,
+    pub(crate) model: Model,
+    pub(crate) history: History,
+    pub(crate) stats: Stats,
+    pub(crate) now: u64,
+    pub(crate) plant: Plant,
+    /// A fault was planned in this life, so errors are no surprise.
+    pub(crate) is_armed: bool,
+    /// The engine said that its log failed.
+    pub(crate) is_broken: bool,
+    workload: Workload,
+    unsettled: Vec<Unsettled>,
+    walk: Option<Walk>,
+    is_traced: bool,
+}
+
+/// Runs the world of a seed to its end.
+pub fn run(seed: u64, plant: Plant, is_traced: bool) -> Result<Stats, Violation> {
+    let mut random = SmallRng::seed_from_u64(seed);
+    let config = Config::draw(&mut random);
+    let universe = Universe::new(config.keys, config.key_bytes_min, config.key_bytes_max, config.partitions);
+    let universe = Rc::new(universe);
+    let mut world = World {
+        machine: Machine::new(random.random(), plant),
+        engine: None,
+        model: Model::new(Rc::clone(&universe), config.window_ms),
+        history: History::default(),
+        stats: Stats::default(),
+        now: START_MS,
+        plant,
+        is_armed: false,
+        is_broken: false,
+        workload: Workload::new(&config, Rc::clone(&universe)),
+        unsettled: Vec::new(),
+        walk: None,
+        is_traced,
+        universe,
+        random,
+        config,
+    };
+    world.trace(|world| format!("{:?}", world.config));
+    world.begin_life(Ending::Kill)?;
+    for _ in 0..world.config.steps {
+        world.step()?;
+        if world.is_broken || world.machine.is_down() {
+            let ending = if world.machine.is_down() { Ending::PowerLoss } else { world.draw_ending() };
+            world.end_life(ending)?;
+        }
+    }
+    world.finish()
+}
+
+impl World {
+    pub(crate) fn trace(&self, what: impl FnOnce(&World) -> String) {
+        if self.is_traced {
+            eprintln!("{:>8} {}", self.now - START_MS.min(self.now), what(self));
+        }
+    }
+
+    pub(crate) fn engine(&self) -> Arc<Engine> {
+        Arc::clone(self.engine.as_ref().expect("between two lives nobody asks for the engine"))
+    }
+
+    fn step(&mut self) -> Result<(), Violation> {
+        match self.random.random_range(0..100) {
+            0..60 => {
+                let ask = self.workload.draw(&mut self.random, &self.model, self.now);
+                self.ask(&ask, false)
+            }
+            60..66 => self.settle_one(),
+            66..72 => {
+                self.pass_time();
+                Ok(())
+            }
+            72..78 => {
+                self.trace(|_| "tend".to_string());
+                self.engine().tend(self.now);
+                Ok(())
+            }
+            78..83 => self.checkpoint(),
+            83..87 => self.walk(),
+            87..90 => self.set_policy(),
+            90..92 => self.sync(),
+            92..94 => self.check_ledger(),
+            94..98 if !self.config.clock_wanders => {
+                self.plan_a_fault();
+                Ok(())
+            }
+            98.. if !self.config.clock_wanders => {
+                let ending = self.draw_ending();
+                self.end_life(ending)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn pass_time(&mut self) {
+        let ms = match self.random.random_range(0..8) {
+            0..5 => self.random.random_range(0..50),
+            5 | 6 => self.random.random_range(0..2_000),
+            _ => self.random.random_range(0..self.config.window_ms.min(1 << 30) * 2),
+        };
+        self.now = match self.config.clock_wanders && self.random.random() {
+            true => self.now - ms.min(100_000),
+            false => self.now + ms,
+        };
+        self.trace(|_| format!("time passes by {ms} ms"));
+    }
+
+    /// One batch; `in_between` when a checkpoint is running, during which nothing may wait for another.
+    pub(crate) fn ask(&mut self, ask: &Ask, in_between: bool) -> Result<(), Violation> {
+        self.stats.asks += 1;
+        let result = match self.plant {
+            Plant::GroupsTornApart => self.send_torn(ask),
+            _ => self.send(&self.planted(ask), in_between),
+        };
+        self.trace(|world| format!("{ask:?}\n         -> {:?} (step {})", result.as_ref().map(|done| done.as_ref().map(|(offset, _)| offset)), world.history.len()));
+        match result {
+            Ok(None) => Ok(()),
+            Ok(Some((offset, replies))) => self.answered(ask, offset, &replies),
+            Err(error) => {
+                if let Unavailable::Failed(_) = &error {
+                    // Perhaps it happened, perhaps not.
+                    let (_, edits) = self.model.ask(ask, self.now);
+                    self.push_step(ask, edits);
+                }
+                self.excuse(error)
+            }
+        }
+    }
+
+    /// An error is no violation where a fault was planned.
+    pub(crate) fn excuse(&mut self, error: Unavailable) -> Result<(), Violation> {
+        match error {
+            Unavailable::Failed(_) if self.is_armed => {
+                self.is_broken = true;
+                Ok(())
+            }
+            Unavailable::Full(_) if self.is_armed => {
+                self.stats.refused_for_space += 1;
+                Ok(())
+            }
+            other => Err(Violation::new(Invariant::Progress, format!("without any fault: {other}"))),
+        }
+    }
+
+    fn send(&self, ask: &Ask, in_between: bool) -> Result<Option<(u64, Vec<Reply>)>, Unavailable> {
+        let mut batch = ask.batch(&self.universe);
+        let engine = self.engine();
+        let offset = match in_between {
+            false => engine.run(&mut batch, self.now)?,
+            true => match engine.execute(&mut batch, self.now)? {
+                Execution::Done { offset } => offset,
+                Execution::Pending => return Ok(None),
+            },
+        };
+        Ok(Some((offset, batch.replies)))
+    }
+
+    /// What the planted client sends instead.
+    fn planted(&self, ask: &Ask) -> Ask {
+        let mut ask = ask.clone();
+        for unit in &mut ask.units {
+            match (self.plant, unit) {
+                (Plant::RetriesWithoutId, Unit::Single { key, id, .. }) => {
+                    *id = id.filter(|id| !self.model.ids.contains_key(&(*key, *id, 0)));
+                }
+                (Plant::BoundsLeftAway, Unit::Single { action: Action::Add(add), .. }) => {
+                    *add = Add { min: i64::MIN, max: i64::MAX, ..*add };
+                }
+                _ => {}
+            }
+        }
+        ask
+    }
+
+    /// Every item of groups without id in a batch of its own, where the group would be accepted.
+    fn send_torn(&mut self, ask: &Ask) -> Result<Option<(u64, Vec<Reply>)>, Unavailable> {
+        let (mut last, mut replies) = (0, Vec::new());
+        for unit in &ask.units {
+            let alone = Ask { units: vec![unit.clone()] };
+            let (expected, edits) = self.model.ask(&alone, self.now);
+            self.model.undo(&edits);
+            let is_refused = |told: &Expected| matches!(told, Expected::One(told) if told.refusal.is_some());
+            let parts = match unit {
+                Unit::Atomic { items, id: None } if !expected.iter().any(is_refused) => {
+                    items.iter().map(|(key, action)| Unit::Single { key: *key, action: *action, id: None }).collect()
+                }
+                other => vec![other.clone()],
+            };
+            for part in parts {
+                let Some((offset, part)) = self.send(&Ask { units: vec![part] }, false)? else { return Ok(None) };
+                last = offset.max(last);
+                replies.extend(part);
+            }
+        }
+        Ok(Some((last, replies)))
+    }
+
+    fn answered(&mut self, ask: &Ask, offset: u64, replies: &[Reply]) -> Result<(), Violation> {
+        self.check_bounds(ask, replies)?;
+        let (expected, edits) = self.model.ask(ask, self.now);
+        if expected.len() != replies.len() {
+            return Err(Violation::new(Invariant::Answers, format!("{} replies to {ask:?}", replies.len())));
+        }
+        for (expected, reply) in expected.iter().zip(replies) {
+            if let Err(difference) = compare(expected, reply, &mut self.model.births) {
+                let is_retry = matches!(expected, Expected::One(told) if told.duplicate) || reply.duplicate;
+                let invariant = if is_retry { Invariant::ExactlyOnce } else { Invariant::Answers };
+                return Err(Violation::new(invariant, format!("{ask:?} {difference}")));
+            }
+        }
+        let own = self.push_step(ask, edits);
+        let touched = ask.touched(&self.universe);
+        self.unsettled.push(Unsettled { offset, touched, count: self.history.len(), own });
+        match self.unsettled.len() >= self.config.clients || self.random.random_ratio(2, 3) {
+            true => self.settle_one(),
+            false => Ok(()),
+        }
+    }
+
+    /// Adds the step of a batch that changed anything.
+    fn push_step(&mut self, ask: &Ask, edits: Vec<crate::oracle::model::Edit>) -> Option<usize> {
+        if edits.is_empty() {
+            return None;
+        }
+        let probe = ask.units.iter().find(|unit| unit.is_recognized() && is_remembered_in(unit, &edits)).cloned();
+        self.history.push(edits, ask.touched(&self.universe), probe);
+        Some(self.history.len() - 1)
+    }
+
+    fn check_bounds(&self, ask: &Ask, replies: &[Reply]) -> Result<(), Violation> {
+        let mut replies = replies.iter();
+        for unit in &ask.units {
+            let mine: Vec<&Reply> = replies.by_ref().take(unit.len()).collect();
+            let items: &[_] = match unit {
+                Unit::Single { key, action, .. } => &[(*key, *action)],
+                Unit::Atomic { items, .. } => items,
+                Unit::Session { .. } | Unit::Count | Unit::Clear => &[],
+            };
+            for ((key, action), reply) in items.iter().zip(mine) {
+                bounds::check(action, &policy_of(&self.model.policies, &self.universe.keys[*key]), reply)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What an acknowledgement protects from.
+    fn protected(&self) -> &'static [Ending] {
+        match self.config.durability {
+            Durability::Sync => &[Ending::PowerLoss, Ending::Kill],
+            Durability::Interval { .. } | Durability::None => &[Ending::Kill],
+        }
+    }
+
+    fn settle_one(&mut self) -> Result<(), Violation> {
+        if self.unsettled.is_empty() {
+            return Ok(());
+        }
+        let at = self.random.random_range(0..self.unsettled.len());
+        let waiting = self.unsettled.swap_remove(at);
+        let settled = match self.plant {
+            Plant::RepliesBeforeSettling => Ok(()),
+            _ => self.engine().settle(waiting.offset),
+        };
+        match settled {
+            Ok(()) => {
+                self.history.show(waiting.touched, waiting.count, waiting.own, self.protected());
+                Ok(())
+            }
+            Err(error) => self.excuse(error),
+        }
+    }
+
+    fn checkpoint(&mut self) -> Result<(), Violation> {
+        let partition = self.random.random_range(0..self.config.partitions);
+        self.trace(|_| format!("checkpoint of {partition} begins"));
+        let mut result = Ok(());
+        let outcome = self.engine().checkpoint_in_steps(partition, &mut || {
+            let goes_on = result.is_ok() && !self.is_broken && !self.machine.is_down();
+            if goes_on && self.random.random_ratio(1, 4) {
+                let ask = self.workload.draw(&mut self.random, &self.model, self.now);
+                result = self.ask(&ask, true);
+            }
+        });
+        self.trace(|_| format!("checkpoint of {partition} ends: {outcome:?}"));
+        result?;
+        match outcome {
+            Err(error) if !self.is_armed => Err(Violation::new(Invariant::Progress, format!("checkpoint: {error}"))),
+            _ => Ok(()),
+        }
+    }
+
+    fn walk(&mut self) -> Result<(), Violation> {
+        let mut walk = self.walk.take().unwrap_or_else(|| Walk::begin(&self.model, self.now));
+        let count = self.random.random_range(1..20);
+        self.trace(|_| format!("scan from {} for {count}", walk.cursor));
+        let mut page = match self.engine().scan(walk.cursor, count, self.now) {
+            Ok(page) => page,
+            Err(error) => return self.excuse(error),
+        };
+        if self.plant == Plant::ScansLoseAKey {
+            page.keys.pop();
+        }
+        let (keys, is_complete) = walk.page(&page, &self.model, self.now)?;
+        let touched = keys.iter().fold(Touched::default(), |touched, key| touched.with(self.universe.partition(*key)));
+        let protected = self.protected();
+        self.history.show(touched, self.history.len(), None, protected);
+        self.stats.walks += u64::from(is_complete);
+        self.walk = (!is_complete).then_some(walk);
+        Ok(())
+    }
+
+    fn set_policy(&mut self) -> Result<(), Violation> {
+        let (pattern, policy) = self.workload.policy(&mut self.random);
+        let existed = self.model.policies.contains_key(&pattern);
+        let result = self.engine().set_policy(&pattern, policy.clone(), self.now);
+        self.trace(|_| format!("policy {:?} {policy:?} -> {result:?}", String::from_utf8_lossy(&pattern)));
+        if matches!(result, Ok(_) | Err(Unavailable::Failed(_))) {
+            self.model.advance(Touched::default().with(0), self.now);
+            let edit = self.model.set_policy(&pattern, policy);
+            self.history.push(vec![edit], Touched::default().with(0), None);
+        }
+        match result {
+            Ok(said) if said != existed => {
+                Err(Violation::new(Invariant::Answers, format!("a policy existed: {existed}, the engine says {said}")))
+            }
+            Ok(_) => {
+                let (own, protected) = (self.history.len() - 1, self.protected());
+                self.history.show(Touched::default().with(0), own + 1, Some(own), protected);
+                Ok(())
+            }
+            Err(error) => self.excuse(error),
+        }
+    }
+
+    /// Makes everything durable, as the syncer of the interval mode and an orderly end do.
+    fn sync(&mut self) -> Result<(), Violation> {
+        self.trace(|_| "sync".to_string());
+        match self.engine().close() {
+            Ok(()) => {
+                self.history.is_certain();
+                Ok(())
+            }
+            Err(error) => self.excuse(error),
+        }
+    }
+
+    fn check_ledger(&mut self) -> Result<(), Violation> {
+        match ledger::check(&self.engine()) {
+            Ok(report) => report.map(|_| ()),
+            Err(_) if self.is_armed => Ok(()),
+            Err(error) => Err(Violation::new(Invariant::Progress, format!("verify: {error}"))),
+        }
+    }
+
+    pub(crate) fn forget_clients(&mut self) {
+        self.unsettled.clear();
+        self.walk = None;
+    }
+
+    /// Takes note of what the life that ends has done.
+    pub(crate) fn count_life(&mut self, engine: &Engine) {
+        let facts: BTreeMap<&str, u64> = engine.facts().into_iter().collect();
+        let fact = |name| facts.get(name).copied().unwrap_or(0);
+        self.stats.checkpoints += fact("checkpoints");
+        self.stats.evicted += fact("evicted");
+        self.stats.cold_reads += fact("cold_reads");
+    }
+
+    /// No more faults; everything is compared, retried, expired, closed, damaged.
+    fn finish(mut self) -> Result<Stats, Violation> {
+        self.disarm();
+        let surprise = |error: Unavailable| Violation::new(Invariant::Progress, format!("at the end: {error}"));
+        let engine = self.engine();
+        let found = observe::everything(&engine, &self.universe, self.now).map_err(surprise)?;
+        self.model.advance_all(self.now);
+        self.compare_all(&found)?;
+        self.check_ledger()?;
+        exactly_once::check(&engine, &mut self.model, self.now).map_err(surprise)??;
+        if self.config.expires {
+            self.now = expiry::check(&engine, &self.model, self.now).map_err(surprise)??;
+        }
+        let intact = observe::everything(&engine, &self.universe, self.now).map_err(surprise)?;
+        self.sync()?;
+        self.count_life(&engine);
+        drop((engine, self.engine.take()));
+        for _ in 0..self.random.random_range(0..4) {
+            self.stats.damages += 1;
+            let machine = self.machine.copy(self.random.random());
+            let options = self.config.options(&mut self.random);
+            let (universe, now) = (&self.universe, self.now);
+            damage::check(machine, Path::new(FOLDER), options, universe, &intact, now, &mut self.random)?;
+        }
+        Ok(self.stats)
+    }
+
+    fn compare_all(&self, found: &Found) -> Result<(), Violation> {
+        for (key, cell) in found.cells.iter().enumerate() {
+            let counter = self.model.live(key);
+            if !crate::oracle::answers::is_counter(counter.as_ref(), cell.as_ref(), &self.model.births) {
+                let what = format!("key {key} is {cell:?} at the end, expected {counter:?}");
+                return Err(Violation::new(Invariant::Answers, what));
+            }
+        }
+        if found.policies != self.model.policies {
+            return Err(Violation::new(Invariant::Answers, "the policies at the end differ"));
+        }
+        Ok(())
+    }
+}
+
+/// Whether one of the edits is that the unit is remembered.
+fn is_remembered_in(unit: &Unit, edits: &[crate::oracle::model::Edit]) -> bool {
+    use crate::oracle::model::Edit;
+    edits.iter().any(|edit| match (edit, unit) {
+        (Edit::Id { name: (of, id, 0), .. }, Unit::Single { key, id: Some(asked), .. }) => (of, id) == (key, asked),
+        (Edit::Id { name: (of, id, 0), .. }, Unit::Atomic { items, id: Some(asked) }) => {
+            (*of, id) == (items[0].0, asked)
+        }
+        (Edit::Session { producer: of, after, .. }, Unit::Session { producer, epoch, sequence, .. }) => {
+            of == producer && after.is_some_and(|after| (after.epoch, after.sequence) == (*epoch, *sequence))
+        }
+        _ => false,
+    })
+}
