@@ -43,7 +43,12 @@ impl Engine {
         let result = self.checkpoint_alone(partition, &mut cuts, between);
         match &result {
             Ok(()) => self.counts.checkpoints.add(1),
-            Err(_) => self.counts.checkpoint_failures.add(1),
+            Err(error) => {
+                self.counts.checkpoint_failures.add(1);
+                if matches!(error, ColdError::Stopped(_)) {
+                    self.fail(error.to_string());
+                }
+            }
         }
         result
     }

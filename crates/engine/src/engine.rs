@@ -189,11 +189,16 @@ impl Engine {
     /// replies reveal; pass it to [`Counters::settle`] before showing them to anybody.
     pub fn run(&self, batch: &mut Batch, now_ms: u64) -> Result<u64, Unavailable> {
         let mut fetched = Fetched::default();
+        // Where checkpoints of all partitions do not help, waiting for more of them does not either.
+        let mut reliefs_left = self.partitions.len() + 1;
         loop {
-            match self.attempt(batch, now_ms, &fetched)? {
+            match self.attempt(batch, now_ms, &fetched, reliefs_left > 0)? {
                 Attempt::Done(offset) => return Ok(offset),
                 Attempt::Missing(missing) => self.fetch(missing, &mut fetched).map_err(cold_unavailable)?,
-                Attempt::Crowded(partition) => self.relieve(partition).map_err(cold_unavailable)?,
+                Attempt::Crowded(partition) => {
+                    self.relieve(partition).map_err(cold_unavailable)?;
+                    reliefs_left -= 1;
+                }
             }
         }
     }
@@ -208,8 +213,13 @@ impl Engine {
 
     /// The log did not take what memory already shows: nothing more may be acknowledged.
     pub(crate) fn poison(&self, error: LogError) -> Unavailable {
-        let _ = self.failed.set(error.to_string());
+        self.fail(error.to_string());
         Unavailable::Failed(error.to_string())
+    }
+
+    /// From now on nothing is acknowledged.
+    pub(crate) fn fail(&self, reason: String) {
+        let _ = self.failed.set(reason);
     }
 
     /// Why nothing more can be acknowledged, if so. The process should say it and stop.
@@ -230,7 +240,7 @@ impl Engine {
         if let Some(pool) = self.pool.get() {
             pool.stop();
         }
-        let closed = self.log.commit(self.log.end()).map_err(unavailable);
+        let closed = self.log.close().map_err(unavailable);
         self.syncer.lock().take();
         closed
     }
@@ -246,7 +256,7 @@ impl Drop for Engine {
 
 impl Counters for Engine {
     fn execute(&self, batch: &mut Batch, now_ms: u64) -> Result<Execution, Unavailable> {
-        match self.attempt(batch, now_ms, &Fetched::default())? {
+        match self.attempt(batch, now_ms, &Fetched::default(), true)? {
             Attempt::Done(offset) => Ok(Execution::Done { offset }),
             Attempt::Missing(_) | Attempt::Crowded(_) => Ok(Execution::Pending),
         }

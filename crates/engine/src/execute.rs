@@ -68,8 +68,15 @@ thread_local! {
 type Guards<'a> = SmallVec<[Option<MutexGuard<'a, Partition>>; 16]>;
 
 impl Engine {
-    /// Runs the batch if everything it needs is in memory or in `fetched`.
-    pub(crate) fn attempt(&self, batch: &mut Batch, now_ms: u64, fetched: &Fetched) -> Result<Attempt, Unavailable> {
+    /// Runs the batch if everything it needs is in memory or in `fetched`. With `yields` it makes way for the
+    /// checkpoint of a crowded partition.
+    pub(crate) fn attempt(
+        &self,
+        batch: &mut Batch,
+        now_ms: u64,
+        fetched: &Fetched,
+        yields: bool,
+    ) -> Result<Attempt, Unavailable> {
         if batch.requests.len() > REQUESTS_PER_BATCH_MAX {
             let count = batch.requests.len();
             return Err(Unavailable::Unsupported(format!(
@@ -77,7 +84,7 @@ impl Engine {
             )));
         }
         SCRATCH.with_borrow_mut(|scratch| {
-            let attempt = self.attempt_with(batch, now_ms, fetched, scratch);
+            let attempt = self.attempt_with(batch, now_ms, fetched, yields, scratch);
             scratch.record.clear();
             scratch.record.shrink_to(1 << 20);
             attempt
@@ -89,16 +96,21 @@ impl Engine {
         batch: &mut Batch,
         now_ms: u64,
         fetched: &Fetched,
+        yields: bool,
         scratch: &mut Scratch,
     ) -> Result<Attempt, Unavailable> {
-        let writes = batch.requests.iter().any(|request| request.action.is_write());
+        let writes = may_write(batch);
         let appender = match writes {
             true => Some(self.log.appender(self.record_bytes(batch)).map_err(unavailable)?),
             false => None,
         };
         self.find_places(batch, &mut scratch.places);
         let mut guards = self.lock_touched(batch, &scratch.places);
-        if let Some(crowded) = guards.iter().flatten().find(|held| writes && self.is_crowded(held)) {
+        // Asked under the locks: memory may show a change that the log did not take.
+        if let Some(reason) = self.failed() {
+            return Err(Unavailable::Failed(reason));
+        }
+        if let Some(crowded) = guards.iter().flatten().find(|held| yields && writes && self.is_crowded(held)) {
             return Ok(Attempt::Crowded(crowded.index));
         }
         prefetch(&guards, &scratch.places);
@@ -121,7 +133,8 @@ impl Engine {
                 let offset = append(&appender, &mut guards, &mut scratch.record).map_err(|error| self.poison(error))?;
                 drop(guards);
                 drop(appender);
-                self.log.roll_if_full().map_err(unavailable)?;
+                // The batch has happened: a segment that cannot be had now is the next appender's error.
+                let _ = self.log.roll_if_full();
                 offset
             }
             None => newest_offset(&guards),
@@ -171,6 +184,12 @@ impl Engine {
     pub(crate) fn session_partition(&self, producer: &[u8]) -> u16 {
         partition(slot(producer), self.partitions.len() as u16)
     }
+}
+
+/// Whether the batch could leave anything behind: a change, or that a request is remembered, if only a read.
+fn may_write(batch: &Batch) -> bool {
+    batch.requests.iter().any(|request| request.action.is_write() || request.id.is_some())
+        || batch.groups.iter().any(|group| matches!(group.kind, GroupKind::Session { .. }))
 }
 
 /// All counters are in namespace 0 for now; ids and rows carry it so that tenants can have their own.
@@ -375,7 +394,11 @@ impl Run<'_, '_> {
             return;
         }
         let from = replies.len();
-        self.all_or_none(batch, group, replies);
+        let refusal = self.all_or_none(batch, group, replies);
+        if !refusal.is_none_or(Refusal::is_remembered) {
+            // Not a decision about the counters: the whole group may be asked again.
+            return;
+        }
         for (offset, print) in prints.into_iter().enumerate() {
             let place = self.places[group.start + offset];
             if place.identity != 0 {
@@ -409,6 +432,9 @@ impl Run<'_, '_> {
                 now_ms: held.time_ms,
             });
         }
+        let last_sequences: Vec<u64> = (self.guards.iter().zip(&taken))
+            .map(|(held, taken)| held.as_ref().map_or(0, |held| held.sequence + taken))
+            .collect();
         match decide_group(&items, &mut cells) {
             Ok(verdicts) => {
                 for (index, verdict) in (group.start..group.end).zip(verdicts) {
@@ -418,6 +444,12 @@ impl Run<'_, '_> {
                     let before = found.and_then(|number| held.table.cell(number));
                     held.change(place.hash, key, found, before, &verdict.change);
                     replies.push(verdict.reply);
+                }
+                // Births were given out by counting items, also those that change nothing: none twice.
+                for (held, last) in self.guards.iter_mut().zip(last_sequences) {
+                    if let Some(held) = held {
+                        held.sequence = held.sequence.max(last);
+                    }
                 }
                 None
             }

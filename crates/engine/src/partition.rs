@@ -186,9 +186,12 @@ impl Partition {
     pub fn mark_dirty(&mut self, number: RecordNumber, before: Option<Cell>) {
         let flags = self.table.flags(number);
         let mut marked = flags.with(self.dirty_now()).with(Flags::REFERENCED);
-        if !flags.any(Flags::DIRTY) {
+        if before.is_none() {
+            // The cold store has no row of it, or will have none once a running checkpoint is through.
+            marked = marked.with(Flags::NEWBORN);
+        } else if !flags.any(Flags::DIRTY) {
             // A clean record says what the cold store has.
-            marked = if before.is_none() { marked.with(Flags::NEWBORN) } else { marked.without(Flags::NEWBORN) };
+            marked = marked.without(Flags::NEWBORN);
         }
         match &mut self.cut {
             CutPhase::Collecting(before_images) if flags.any(dirty_flag(!self.odd)) && !flags.any(Flags::SAVED) => {

@@ -4,10 +4,11 @@
 //! memory has everything), then in the cold store in the order of keys. In this order nothing that exists all
 //! the time is missed: a key that was in the cold store when the walk passed it in memory is still there later.
 //!
-//! The cursor is `1 + (place << 32 | payload)` with place = 2 * partition, or 2 * partition + 1 for the cold
-//! part; it stays below 2^53 for clients that keep it in a double. In memory the payload is the hash to go on
-//! from. In the cold store it names a remembered key; when that was forgotten the partition's cold part starts
-//! over, which repeats keys but misses none.
+//! The cursor is `1 + (place << 32 | payload)` with place = 4 * partition + part; it stays below 2^53 for clients
+//! that keep it in a double. In memory the payload is the hash to go on from. In the cold store it names a
+//! remembered key; when that was forgotten the partition's cold part starts over, which repeats keys but misses
+//! none. Only a walk that found everything in memory from its first page on leaves the cold part out: the parts
+//! [`WHOLE`] and [`MEMORY`] keep the two apart.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
@@ -24,6 +25,14 @@ use crate::rows;
 const WALKS_MAX: usize = 1024;
 /// Keys per page, whatever the caller asks.
 const PAGE_MAX: usize = 10_000;
+
+/// In memory, which had everything on all pages of this partition so far. A walk begins here.
+const WHOLE: u64 = 0;
+/// In memory, of which only what the cold store lacks is shown.
+const MEMORY: u64 = 1;
+/// In the cold store.
+const COLD: u64 = 2;
+const PARTS: u64 = 4;
 
 /// Places in the cold store where walks go on.
 #[derive(Default)]
@@ -46,69 +55,53 @@ impl Scans {
 impl Engine {
     pub(crate) fn scan_page(&self, cursor: u64, count: usize, now_ms: u64) -> Result<ScanPage, Unavailable> {
         let wanted = count.clamp(1, PAGE_MAX);
-        let mut keys = Vec::new();
+        let mut page = Gathered { now_ms, keys: Vec::new(), reveals: 0 };
         let mut position = cursor.saturating_sub(1);
-        let mut reveals = 0;
         let cursor = loop {
-            let place = position >> 32;
-            let index = (place / 2) as usize;
+            let (partition, part) = ((position >> 32) / PARTS, (position >> 32) % PARTS);
+            let index = partition as usize;
             if index >= self.partitions.len() {
                 break 0;
             }
             let payload = position as u32;
-            let left = wanted - keys.len();
-            let next = if place % 2 == 0 {
-                self.scan_memory(index, payload, left, now_ms, &mut keys, &mut reveals)
-            } else {
-                self.scan_cold(index, payload, left, now_ms, &mut keys)?
+            let left = wanted - page.keys.len();
+            let next = match part {
+                COLD => self.scan_cold(index, payload, left, &mut page)?,
+                _ => self.scan_memory(index, part == WHOLE, payload, left, &mut page),
             };
             position = match next {
-                Next::Payload(payload) => place << 32 | u64::from(payload),
-                Next::Cold => (place + 1) << 32,
-                Next::Partition => (place / 2 + 1) * 2 << 32,
+                Next::Part(part, payload) => (partition * PARTS + part) << 32 | u64::from(payload),
+                Next::Partition => ((partition + 1) * PARTS) << 32,
             };
-            if keys.len() >= wanted {
+            if page.keys.len() >= wanted {
                 // The end may be known only by another, empty page; clients expect that.
                 break 1 + position;
             }
         };
         // Keys that somebody is shown must not be taken back by a crash.
-        self.settle(reveals)?;
-        Ok(ScanPage { keys, cursor })
+        self.settle(page.reveals)?;
+        Ok(ScanPage { keys: page.keys, cursor })
     }
 
-    fn scan_memory(
-        &self,
-        index: usize,
-        from: u32,
-        count: usize,
-        now_ms: u64,
-        keys: &mut Vec<Vec<u8>>,
-        reveals: &mut u64,
-    ) -> Next {
+    fn scan_memory(&self, index: usize, was_whole: bool, from: u32, count: usize, page: &mut Gathered) -> Next {
         let held = self.partitions[index].lock();
-        *reveals = held.last_offset.max(*reveals);
+        page.reveals = held.last_offset.max(page.reveals);
+        let is_whole = was_whole && held.complete;
         let next = held.table.walk_from(from, count, |number| {
-            let wanted = held.complete || held.table.flags(number).any(Flags::NEWBORN);
-            if wanted && held.table.cell(number).is_some_and(|cell| cell.is_live(now_ms)) {
-                keys.push(held.table.key(number).to_vec());
+            let wanted = is_whole || held.table.flags(number).any(Flags::NEWBORN);
+            if wanted && held.table.cell(number).is_some_and(|cell| cell.is_live(page.now_ms)) {
+                page.keys.push(held.table.key(number).to_vec());
             }
         });
         match next {
-            Some(hash) => Next::Payload(hash),
-            None if held.complete => Next::Partition,
-            None => Next::Cold,
+            Some(hash) => Next::Part(if is_whole { WHOLE } else { MEMORY }, hash),
+            None if is_whole => Next::Partition,
+            None => Next::Part(COLD, 0),
         }
     }
 
-    fn scan_cold(
-        &self,
-        index: usize,
-        payload: u32,
-        count: usize,
-        now_ms: u64,
-        keys: &mut Vec<Vec<u8>>,
-    ) -> Result<Next, Unavailable> {
+    fn scan_cold(&self, index: usize, payload: u32, count: usize, page: &mut Gathered) -> Result<Next, Unavailable> {
+        let now_ms = page.now_ms;
         let from = self.scans.lock().places.get(&payload).cloned();
         let start = match &from {
             Some(row) => Bound::Excluded(&row[..]),
@@ -130,6 +123,7 @@ impl Engine {
         let last = found.last().map(|(row, _)| row.clone());
         let is_page = found.len() >= count.max(16);
         let held = self.partitions[index].lock();
+        page.reveals = held.last_offset.max(page.reveals);
         for (row, live_on_disk) in found {
             let Some(key) = row.get(rows::CELL_PREFIX.len()..) else { continue };
             // Memory knows better where it knows.
@@ -138,22 +132,28 @@ impl Engine {
                 None => live_on_disk,
             };
             if live {
-                keys.push(key.to_vec());
+                page.keys.push(key.to_vec());
             }
         }
         drop(held);
         match last {
-            Some(row) if is_page => Ok(Next::Payload(self.scans.lock().keep(row))),
+            Some(row) if is_page => Ok(Next::Part(COLD, self.scans.lock().keep(row))),
             _ => Ok(Next::Partition),
         }
     }
 }
 
+/// What a page shows.
+struct Gathered {
+    now_ms: u64,
+    keys: Vec<Vec<u8>>,
+    /// The log must be durable up to here before anybody sees it.
+    reveals: u64,
+}
+
 enum Next {
-    /// Go on in the same part.
-    Payload(u32),
-    /// Go on with the cold part of the partition.
-    Cold,
+    /// Go on in this part of the partition, from this payload.
+    Part(u64, u32),
     /// Go on with the next partition.
     Partition,
 }

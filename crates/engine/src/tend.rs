@@ -24,6 +24,8 @@ const EXPIRIES_BASE_BYTES: usize = 64;
 const DUE_ROWS_PER_ROUND: usize = 1_000;
 /// How often the expiry index on disk is looked at.
 const DUE_PAUSE_MS: u64 = 1_000;
+/// How long to wait after a checkpoint that failed.
+const CHECKPOINT_RETRY_MS: u64 = 1_000;
 /// Counters brought back into memory per partition and round after a restart.
 const WARM_ROWS_PER_ROUND: usize = 10_000;
 /// What a counter takes in memory, roughly, for guessing whether all of them fit.
@@ -39,6 +41,8 @@ pub fn expiries_per_round(segment_bytes: u64) -> usize {
 pub struct Chores {
     /// End of the log at the last checkpoint.
     checkpoint_at: u64,
+    /// After a failure: when to try again.
+    checkpoint_not_before_ms: u64,
     /// When the expiry index on disk was looked at.
     due_at_ms: u64,
     /// How far into it, by partition.
@@ -63,6 +67,7 @@ impl Chores {
     pub fn new(partitions: usize) -> Chores {
         Chores {
             checkpoint_at: 0,
+            checkpoint_not_before_ms: 0,
             due_at_ms: 0,
             due_from: vec![Vec::new(); partitions],
             warm: vec![Warm::NotStarted; partitions],
@@ -89,7 +94,12 @@ impl Engine {
         for index in 0..self.partitions.len() {
             self.expire_due(index, now_ms)?;
         }
-        self.checkpoint_where_due(chores).map_err(|error| error.to_string())?;
+        if now_ms >= chores.checkpoint_not_before_ms {
+            // A failure (a full disk, mostly) does not go away within a round.
+            chores.checkpoint_not_before_ms = now_ms + CHECKPOINT_RETRY_MS;
+            self.checkpoint_where_due(chores).map_err(|error| error.to_string())?;
+            chores.checkpoint_not_before_ms = 0;
+        }
         if now_ms >= chores.due_at_ms + DUE_PAUSE_MS || now_ms < chores.due_at_ms {
             chores.due_at_ms = now_ms;
             for (index, from) in chores.due_from.iter_mut().enumerate() {
@@ -247,9 +257,6 @@ impl Engine {
 
     /// Drops slices of request ids whose window has passed.
     fn forget_ids(&self, now_ms: u64) -> Result<(), ColdError> {
-        // Entry time, not the clock: the slowest partition decides.
-        let mut times = self.partitions.iter().map(|held| held.lock().time_ms).filter(|time_ms| *time_ms > 0);
-        let now_ms = times.try_fold(now_ms, |oldest, time_ms| Some(oldest.min(time_ms.max(now_ms)))).unwrap_or(now_ms);
         for partition in &self.partitions {
             partition.lock().ids.drop_slices(now_ms, self.id_window_ms);
         }

@@ -15,6 +15,7 @@ use quipu_counting::Counters;
 use quipu_engine::{Engine, Options};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing_subscriber::EnvFilter;
 
 use crate::clock::Clock;
 use crate::config::Config;
@@ -131,7 +132,8 @@ fn start_log(config: &Config) {
     let started = tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
-        .with_env_filter(tracing_subscriber::EnvFilter::new(&config.log))
+        // The cold store's library reports every compaction; that is news only when something is wrong.
+        .with_env_filter(EnvFilter::new(format!("lsm_tree=warn,{}", config.log)))
         .try_init();
     if let Err(error) = started {
         eprintln!("quipu: logging was started before: {error}");

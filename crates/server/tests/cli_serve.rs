@@ -12,7 +12,7 @@ use support::{Server, run, serve_command};
 
 /// Runs `quipu serve` where it must refuse; returns the exit code and what it said.
 fn refused(data: &Path, arguments: &[&str]) -> (Option<i32>, String) {
-    let output = serve_command(data).args(arguments).output().unwrap();
+    let output = serve_command(data).args(arguments).output().expect("the binary runs");
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 

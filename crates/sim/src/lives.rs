@@ -194,7 +194,7 @@ impl World {
                 }
             }
             if !survived {
-                self.history.push(edits, ask.touched(&self.universe), ask.units.first().cloned());
+                self.history.push(edits, ask.units.first().cloned(), &self.universe);
                 engine.settle(offset)?;
                 return Ok(Ok(()));
             }

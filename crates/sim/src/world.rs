@@ -93,8 +93,13 @@ pub struct World {
     is_traced: bool,
 }
 
-/// Runs the world of a seed to its end.
+/// Runs the world of a seed to its end. A panic counts as a violation.
 pub fn run(seed: u64, plant: Plant, is_traced: bool) -> Result<Stats, Violation> {
+    let outcome = std::panic::catch_unwind(|| run_to_the_end(seed, plant, is_traced));
+    outcome.unwrap_or_else(|_| Err(Violation::new(Invariant::Progress, "a panic, told above")))
+}
+
+fn run_to_the_end(seed: u64, plant: Plant, is_traced: bool) -> Result<Stats, Violation> {
     let mut random = SmallRng::seed_from_u64(seed);
     let config = Config::draw(&mut random);
     let universe = Universe::new(config.keys, config.key_bytes_min, config.key_bytes_max, config.partitions);
@@ -304,7 +309,7 @@ impl World {
             return None;
         }
         let probe = ask.units.iter().find(|unit| unit.is_recognized() && is_remembered_in(unit, &edits)).cloned();
-        self.history.push(edits, ask.touched(&self.universe), probe);
+        self.history.push(edits, probe, &self.universe);
         Some(self.history.len() - 1)
     }
 
@@ -398,7 +403,7 @@ impl World {
         if matches!(result, Ok(_) | Err(Unavailable::Failed(_))) {
             self.model.advance(Touched::default().with(0), self.now);
             let edit = self.model.set_policy(&pattern, policy);
-            self.history.push(vec![edit], Touched::default().with(0), None);
+            self.history.push(vec![edit], None, &self.universe);
         }
         match result {
             Ok(said) if said != existed => {

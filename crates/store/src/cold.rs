@@ -1,7 +1,7 @@
 //! The cold store: rows of bytes on disk, ordered by key, in named spaces.
 //!
-//! It is written in whole checkpoints and read a row or a range at a time. The trait [`ColdStore`] is narrow on
-//! purpose: one sorted write that is atomic and durable when it returns, and no transactions, snapshots or
+//! It is written in whole checkpoints and read a row or a range at a time. The trait [`ColdStore`] is narrow
+//! on purpose: one sorted write that is atomic and durable when it returns, and no transactions, snapshots or
 //! single-row writes, because the log in front of it already does that work.
 //!
 //! | file | what lives there |
@@ -41,6 +41,9 @@ pub const SPACE_NAME_BYTES_MAX: usize = 64;
 /// Called for each row of a scan, with key and value; `Break` ends the scan.
 pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 
+/// The two ends of a scan.
+type Range<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
+
 /// Ordered rows on disk, in named spaces.
 ///
 /// Readers and writers of any spaces may run at the same time. A reader sees the state between two writes,
@@ -53,15 +56,21 @@ pub trait ColdStore: Send + Sync {
     fn get(&self, space: &str, key: &[u8]) -> Result<Option<Vec<u8>>, ColdError>;
 
     /// Visits the rows between two bounds in ascending order of keys, all as of one moment.
-    fn scan(&self, space: &str, from: Bound<&[u8]>, to: Bound<&[u8]>, visit: &mut Visit<'_>) -> Result<(), ColdError>;
+    fn scan(
+        &self,
+        space: &str,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        visit: &mut Visit<'_>,
+    ) -> Result<(), ColdError>;
 
     /// Writes all rows or none, creating the space when it is missing. The rows must be sorted (see
-    /// [`Rows::sort`]). After `Ok` they survive a power loss; after a crash in the middle they are all there or
-    /// none is; after an error other than [`ColdError::Stopped`] none is.
+    /// [`Rows::sort`]). After `Ok` they survive a power loss; after a crash in the middle they are all there
+    /// or none is; after an error other than [`ColdError::Stopped`] none is.
     fn write(&self, space: &str, rows: &Rows) -> Result<(), ColdError>;
 
-    /// Removes a space with all its rows, without reading them. Durable when it returns; a space that does not
-    /// exist is removed already. Waits for a write or merge that is running in this space.
+    /// Removes a space with all its rows, without reading them. Durable when it returns; a space that does
+    /// not exist is removed already. Waits for a write or merge that is running in this space.
     fn drop_space(&self, space: &str) -> Result<(), ColdError>;
 
     /// What the store holds and does, for metrics.
@@ -119,8 +128,8 @@ pub enum ColdError {
     /// The caller broke a rule of this interface.
     #[error("cold store: refused: {0}")]
     Refused(String),
-    /// This write, or an earlier one to the same space, failed at the moment of commit, so that what a restart
-    /// would find is not known. Nothing more is written to the space until the store is opened again.
+    /// This write, or an earlier one to the same space, failed at the moment of commit, so that what a
+    /// restart would find is not known. Nothing more is written to the space until the store is opened again.
     #[error("cold store: space {0} stopped by a failed commit; restart to find out what is stored")]
     Stopped(String),
 }
@@ -152,7 +161,7 @@ fn check_space_name(name: &str) -> Result<(), ColdError> {
 }
 
 /// The same range in bounds that every implementation accepts, or `None` when no key can be in it.
-fn normal_range<'a>(from: Bound<&'a [u8]>, to: Bound<&'a [u8]>) -> Option<(Bound<&'a [u8]>, Bound<&'a [u8]>)> {
+fn normal_range<'a>(from: Bound<&'a [u8]>, to: Bound<&'a [u8]>) -> Option<Range<'a>> {
     use Bound::{Excluded, Included, Unbounded};
     // No key is empty and none is longer than the longest, so such bounds can be moved to where keys are.
     let from = match from {

@@ -1,5 +1,7 @@
-//! What every cold store does, run against the real one and the model: a table of behaviours, and random operations
-//! compared with a map.
+//! What every cold store does, run against the real one and the model: a table of behaviours, and random
+//! operations compared with a map.
+
+#![allow(clippy::unwrap_used, reason = "what a test cannot go on without")]
 
 use quipu_store::cold::{ColdError, ColdOptions, ColdStore, LsmStore, ModelStore, Rows};
 use rand::rngs::SmallRng;
@@ -54,7 +56,8 @@ impl Machine {
 }
 
 fn open(folder: &tempfile::TempDir) -> LsmStore {
-    LsmStore::open(folder.path().join("cold"), ColdOptions { cache_bytes: 1 << 20, ..ColdOptions::default() }).unwrap()
+    LsmStore::open(folder.path().join("cold"), ColdOptions { cache_bytes: 1 << 20, ..ColdOptions::default() })
+        .unwrap()
 }
 
 fn rows(list: &[Row<'_>]) -> Rows {
@@ -100,7 +103,12 @@ fn steps_leave_these_rows() {
         ("nothing", &[], "", ""),
         ("rows", &[Write(A, &[("a", Some("1")), ("b", Some("2"))])], "a=1 b=2", ""),
         ("two spaces", &[Write(A, &[("a", Some("1"))]), Write(B, &[("a", Some("2"))])], "a=1", "a=2"),
-        ("replaced", &[Write(A, &[("a", Some("1")), ("b", Some("1"))]), Write(A, &[("a", Some("2"))])], "a=2 b=1", ""),
+        (
+            "replaced",
+            &[Write(A, &[("a", Some("1")), ("b", Some("1"))]), Write(A, &[("a", Some("2"))])],
+            "a=2 b=1",
+            "",
+        ),
         ("deleted", &[Write(A, &[("a", Some("1")), ("b", Some("1"))]), Write(A, &[("a", None)])], "b=1", ""),
         ("delete of nothing", &[Write(A, &[("a", None)]), Write(A, &[("b", Some("1"))])], "b=1", ""),
         ("written after delete", &[Write(A, &[("a", None)]), Write(A, &[("a", Some("1"))])], "a=1", ""),
@@ -114,15 +122,32 @@ fn steps_leave_these_rows() {
             "b=2",
             "",
         ),
-        ("reopened", &[Write(A, &[("a", Some("1"))]), Write(A, &[("a", Some("2")), ("b", None)]), Reopen], "a=2", ""),
+        (
+            "reopened",
+            &[Write(A, &[("a", Some("1"))]), Write(A, &[("a", Some("2")), ("b", None)]), Reopen],
+            "a=2",
+            "",
+        ),
         (
             "writes after a reopen shadow those before it",
-            &[Write(A, &[("a", Some("1"))]), Write(A, &[("a", Some("2"))]), Reopen, Write(A, &[("a", Some("3"))]), Merge],
+            &[
+                Write(A, &[("a", Some("1"))]),
+                Write(A, &[("a", Some("2"))]),
+                Reopen,
+                Write(A, &[("a", Some("3"))]),
+                Merge,
+            ],
             "a=3",
             "",
         ),
-        ("reopened without rows", &[Write(A, &[("a", Some("1"))]), Write(A, &[("a", None)]), Merge, Reopen], "", ""),
-        // A database of keyspaces loses the last one here when the counter behind its list starts anew: see lsm.rs.
+        (
+            "reopened without rows",
+            &[Write(A, &[("a", Some("1"))]), Write(A, &[("a", None)]), Merge, Reopen],
+            "",
+            "",
+        ),
+        // A database of keyspaces loses the last one here when the counter behind its list starts anew: see
+        // lsm.rs.
         (
             "dropped, reopened, created",
             &[
@@ -154,7 +179,10 @@ fn steps_leave_these_rows() {
             assert_eq!(shown, (in_a.to_string(), in_b.to_string()), "{name}, {}", machine.name());
             let spaces = machine.store().spaces().unwrap();
             for (space, shown) in [(A, &shown.0), (B, &shown.1)] {
-                assert!(shown.is_empty() || spaces.iter().any(|listed| listed == space), "{name}: {spaces:?}");
+                assert!(
+                    shown.is_empty() || spaces.iter().any(|listed| listed == space),
+                    "{name}: {spaces:?}"
+                );
             }
         }
     }
@@ -164,7 +192,8 @@ fn steps_leave_these_rows() {
 fn a_scan_gives_the_rows_between_its_bounds() {
     use Bound::{Excluded, Included, Unbounded};
     let long = [b'b'; 70_000];
-    let cases: &[(Bound<&[u8]>, Bound<&[u8]>, &str)] = &[
+    type Case<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>, &'a str);
+    let cases: &[Case<'_>] = &[
         (Unbounded, Unbounded, "a b bb c"),
         (Included(b"b"), Unbounded, "b bb c"),
         (Excluded(b"b"), Unbounded, "bb c"),
@@ -226,7 +255,11 @@ fn misuse_is_refused_and_changes_nothing() {
             (long_name.as_str(), &good),
         ] {
             let refused = store.write(space, rows);
-            assert!(matches!(refused, Err(ColdError::Refused(_))), "{space:?} {}: {refused:?}", machine.name());
+            assert!(
+                matches!(refused, Err(ColdError::Refused(_))),
+                "{space:?} {}: {refused:?}",
+                machine.name()
+            );
         }
         assert_eq!(store.spaces().unwrap(), Vec::<String>::new());
         // Reading what cannot exist is no error: it is not there.
@@ -305,7 +338,11 @@ fn random_operations_agree_with_a_map() {
                     60..75 => {
                         let key = random_key(&mut random);
                         let expected = oracle.get(space).and_then(|map| map.get(&key)).cloned();
-                        assert_eq!(machine.store().get(space, &key).unwrap(), expected, "seed {seed} step {step}");
+                        assert_eq!(
+                            machine.store().get(space, &key).unwrap(),
+                            expected,
+                            "seed {seed} step {step}"
+                        );
                     }
                     75..90 => {
                         let (from, to) = (random_key(&mut random), random_key(&mut random));
@@ -313,8 +350,10 @@ fn random_operations_agree_with_a_map() {
                         let range = (Bound::Included(from.as_slice()), Bound::Excluded(to.as_slice()));
                         let found = scan(machine.store(), space, range.0, range.1);
                         let map = oracle.entry(space).or_default();
-                        let expected: Vec<_> =
-                            map.range(from.clone()..to.clone()).map(|(k, v)| (k.clone(), v.clone())).collect();
+                        let expected: Vec<_> = map
+                            .range(from.clone()..to.clone())
+                            .map(|(k, v)| (k.clone(), v.clone()))
+                            .collect();
                         assert_eq!(found, expected, "seed {seed} step {step}");
                     }
                     90..94 => machine.reopen(),

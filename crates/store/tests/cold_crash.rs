@@ -1,6 +1,9 @@
 //! The real cold store in a process that is killed at random moments, and on a disk that fills up.
 //!
-//! The victim is this test binary, started again with an environment variable that tells it which folder to work in.
+//! The victim is this test binary, started again with an environment variable that tells it which folder to
+//! work in.
+
+#![allow(clippy::unwrap_used, reason = "what a test cannot go on without")]
 
 use quipu_store::cold::{ColdError, ColdOptions, ColdStore, LsmStore, Rows};
 use rand::rngs::SmallRng;
@@ -44,7 +47,8 @@ fn row_of_round(row: u32, round: u32) -> Option<[u8; 4]> {
 fn checkpoint(round: u32) -> Rows {
     let mut rows = Rows::new();
     for row in 0..ROWS {
-        rows.push(&row.to_be_bytes(), row_of_round(row, round).as_ref().map(|value| value.as_slice())).unwrap();
+        rows.push(&row.to_be_bytes(), row_of_round(row, round).as_ref().map(|value| value.as_slice()))
+            .unwrap();
     }
     rows.push(ROUND_KEY, Some(&round.to_be_bytes())).unwrap();
     rows.sort();
@@ -60,8 +64,8 @@ fn stored_round(store: &LsmStore) -> u32 {
     store.get(SPACE, ROUND_KEY).unwrap().map_or(0, |value| u32::from_be_bytes(value.try_into().unwrap()))
 }
 
-/// Writes rounds and reports each on standard output, until killed. Besides the checkpoint a round creates a space and
-/// drops those of rounds before the last.
+/// Writes rounds and reports each on standard output, until killed. Besides the checkpoint a round creates a
+/// space and drops those of rounds before the last.
 fn write_until_killed(folder: &Path) -> ! {
     let store = open(folder);
     let mut one = Rows::new();
@@ -81,7 +85,8 @@ fn write_until_killed(folder: &Path) -> ! {
     }
 }
 
-/// Lets the victim finish some rounds, kills it somewhere in the next, and returns the last round it reported.
+/// Lets the victim finish some rounds, kills it somewhere in the next, and returns the last round it
+/// reported.
 fn run_and_kill(folder: &Path, random: &mut SmallRng) -> u32 {
     let mut victim = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "a_killed_process_leaves_whole_writes", "--nocapture"])
@@ -91,9 +96,8 @@ fn run_and_kill(folder: &Path, random: &mut SmallRng) -> u32 {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(victim.stdout.take().unwrap()).lines();
-    let mut reported = || {
-        lines.find_map(|line| line.ok().and_then(|line| line.strip_prefix("round ")?.parse::<u32>().ok()))
-    };
+    let mut reported =
+        || lines.find_map(|line| line.ok().and_then(|line| line.strip_prefix("round ")?.parse::<u32>().ok()));
     let mut last = reported().expect("the victim works");
     let start = Instant::now();
     let rounds = random.random_range(1..8);
@@ -123,7 +127,10 @@ fn a_killed_process_leaves_whole_writes() {
         let reported = run_and_kill(folder.path(), &mut random);
         let store = open(folder.path());
         let stored = stored_round(&store);
-        assert!(stored == reported || stored == reported + 1, "kill {kill}: reported {reported}, stored {stored}");
+        assert!(
+            stored == reported || stored == reported + 1,
+            "kill {kill}: reported {reported}, stored {stored}"
+        );
         let mut expected: BTreeMap<Vec<u8>, Vec<u8>> = (0..ROWS)
             .filter_map(|row| Some((row.to_be_bytes().to_vec(), row_of_round(row, stored)?.to_vec())))
             .collect();
@@ -157,8 +164,8 @@ fn assert_holds(store: &LsmStore, written: &[(u32, usize)]) {
     assert!(all_rows(store, SPACE) == expected);
 }
 
-/// Under a limit on the size of files: the large write is refused whole, leaves no file behind, and small ones go on
-/// until the tables that merging cannot join become too many.
+/// Under a limit on the size of files: the large write is refused whole, leaves no file behind, and small
+/// ones go on until the tables that merging cannot join become too many.
 fn meet_file_size_limit(folder: &Path) {
     const SMALL: usize = 4_000;
     const LARGE: usize = 400_000;
@@ -193,8 +200,8 @@ fn a_write_that_finds_no_room_changes_nothing() {
         return meet_file_size_limit(&folder);
     }
     let folder = tempfile::tempdir().unwrap();
-    // The limit is in units of 512 or 1024 bytes, depending on the shell. The signal is ignored, so that the write
-    // itself fails as on a full disk.
+    // The limit is in units of 512 or 1024 bytes, depending on the shell. The signal is ignored, so that the
+    // write itself fails as on a full disk.
     let run = Command::new("sh")
         .args(["-c", r#"trap '' XFSZ; ulimit -f 128; exec "$0" --exact "$1" --nocapture"#])
         .arg(std::env::current_exe().unwrap())
@@ -244,7 +251,10 @@ fn a_full_disk_keeps_what_it_has_and_takes_more_when_there_is_room() {
             Err(error) => break error,
         }
     };
-    assert!(matches!(refused, ColdError::Full { .. }) && refused.to_string().contains("disk full"), "{refused}");
+    assert!(
+        matches!(refused, ColdError::Full { .. }) && refused.to_string().contains("disk full"),
+        "{refused}"
+    );
     assert!(written.len() >= 2, "{written:?}");
     assert_holds(&store, &written);
     drop(store);

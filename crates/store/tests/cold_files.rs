@@ -1,5 +1,7 @@
 //! What the real cold store makes of its files: wrong, damaged, left over, in use.
 
+#![allow(clippy::unwrap_used, reason = "what a test cannot go on without")]
+
 use quipu_store::cold::{ColdError, ColdOptions, ColdStore, LsmStore, Rows};
 use std::fs;
 use std::ops::{Bound, ControlFlow};
@@ -134,7 +136,11 @@ fn files_cut_short_or_missing_are_damage() {
             let files = files_under(&folder.path().join("spaces"));
             let file = files.iter().find(|file| file.to_string_lossy().contains(pattern)).unwrap();
             let bytes = fs::read(file).unwrap();
-            if cut { fs::write(file, &bytes[..bytes.len() / 2]).unwrap() } else { fs::remove_file(file).unwrap() }
+            if cut {
+                fs::write(file, &bytes[..bytes.len() / 2]).unwrap()
+            } else {
+                fs::remove_file(file).unwrap()
+            }
             let result = read_all(folder.path(), 1);
             assert!(matches!(result, Err(ColdError::Damaged(_))), "{pattern} cut {cut}: {result:?}");
         }
@@ -147,8 +153,8 @@ fn leftovers_of_a_crash_are_removed() {
     closed_store(folder.path());
     let space = folder.path().join("spaces").join(format!("{SPACE}@0"));
     let before = files_under(folder.path());
-    // A table of an unfinished write, a manifest not committed, a `current` not renamed, a space half created and one
-    // half dropped.
+    // A table of an unfinished write, a manifest not committed, a `current` not renamed, a space half created
+    // and one half dropped.
     fs::write(space.join("tables/77"), b"half a table").unwrap();
     fs::write(space.join("v99"), b"half a manifest").unwrap();
     fs::write(space.join(".tmpAbCdEf"), b"half").unwrap();
@@ -174,7 +180,8 @@ fn the_younger_of_two_spaces_of_one_name_counts() {
     assert!(!spaces.join(format!("{SPACE}@0")).exists());
 }
 
-/// Many writes of the same rows: merges keep the number of tables and the room taken small, and old manifests go.
+/// Many writes of the same rows: merges keep the number of tables and the room taken small, and old manifests
+/// go.
 #[test]
 fn room_is_given_back() {
     let folder = tempfile::tempdir().unwrap();

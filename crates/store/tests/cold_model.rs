@@ -1,5 +1,7 @@
 //! What only the model does: it crashes and fails when told to.
 
+#![allow(clippy::unwrap_used, reason = "what a test cannot go on without")]
+
 use quipu_store::cold::{ColdError, ColdStore, ModelStore, Rows};
 
 fn one_row(value: u8) -> Rows {
@@ -22,7 +24,9 @@ fn a_crash_takes_back_nothing_that_was_written() {
     store.write("s", &one_row(1)).unwrap();
     store.crash();
     assert!(store.has_crashed());
-    assert!(store.get("s", b"a").is_err() && store.write("s", &one_row(2)).is_err() && store.spaces().is_err());
+    assert!(
+        store.get("s", b"a").is_err() && store.write("s", &one_row(2)).is_err() && store.spaces().is_err()
+    );
     let next = store.reopen();
     assert_eq!(value(&next), Some(1));
     assert!(store.get("s", b"a").is_err(), "a handle of an earlier life stays dead");

@@ -1,8 +1,18 @@
-//! quipu-wire
-pub mod entry;
+//! Bytes that are exchanged, without I/O: how requests, replies and records look, never what they decide.
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | [`resp`] | Redis's protocol: commands in, replies out, and the reader of replies for clients |
+//! | [`commands`] | the one table of commands |
+//! | [`json`] | the bodies of the HTTP interface |
+//! | [`refusal`] | the one table of how a refusal looks on each protocol |
+//! | [`entry`] | the codec of log records and cells |
+//! | [`glob`], [`number`] | patterns and integers as Redis reads them |
+
 pub mod commands;
+pub mod entry;
 pub mod glob;
-pub mod number;
-pub mod resp;
 pub mod json;
+pub mod number;
 pub mod refusal;
+pub mod resp;

@@ -24,7 +24,6 @@ pub enum Direction {
 #[derive(Debug, clap::Args)]
 struct Target {
     /// The counter, 1 to 512 bytes
-    #[arg(allow_hyphen_values = true)]
     key: OsString,
     /// Request id: repeating the command under the same id counts once
     #[arg(long, value_name = "ID")]
@@ -113,7 +112,6 @@ pub struct Change {
 #[derive(Debug, clap::Args)]
 pub struct Get {
     /// The counter
-    #[arg(allow_hyphen_values = true)]
     key: OsString,
     #[command(flatten)]
     client: Client,

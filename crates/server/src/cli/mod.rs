@@ -177,7 +177,7 @@ mod tests {
         for line in [
             "quipu add k -5",
             "quipu add k -- -5",
-            "quipu add -5 -5",
+            "quipu add -- -5 -5",
             "quipu incr k -5",
             "quipu set k -5",
             "quipu incr k --min -5 --max -1",

@@ -112,7 +112,12 @@ async fn accept(
     }
 }
 
-async fn serve(stream: TcpStream, place: OwnedSemaphorePermit, router: Router, mut stopped: watch::Receiver<bool>) {
+async fn serve(
+    stream: TcpStream,
+    place: OwnedSemaphorePermit,
+    router: Router,
+    mut stopped: watch::Receiver<bool>,
+) {
     // Replies are small and one write each; waiting for more to send would only delay them.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "no TCP_NODELAY");

@@ -176,7 +176,11 @@ fn unreadable_body(rejection: &BytesRejection) -> Problem {
 }
 
 fn too_large() -> Problem {
-    Problem::new(413, "too-large", format!("the body has more than {BODY_BYTES_MAX} bytes; send smaller batches"))
+    Problem::new(
+        413,
+        "too-large",
+        format!("the body has more than {BODY_BYTES_MAX} bytes; send smaller batches"),
+    )
 }
 
 /// A browser on the same machine reaches a loopback port, so any page it shows could count here. Browsers name the

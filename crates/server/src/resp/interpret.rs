@@ -116,13 +116,13 @@ impl Interpreter<'_> {
             self.session.mute = Mute::No;
         }
         let planned = self.draft.plans.len();
-        let step = match self.checked(arguments) {
-            Ok(Ok(spec)) => self.dispatch(spec, arguments),
-            Ok(Err(step)) => step,
-            Err(complaint) => {
-                let complaint = self.spoil(arguments, complaint);
-                self.complain(&complaint);
-                Step::Drafted
+        let name = arguments.name();
+        let step = match lookup(name) {
+            Some(spec) if spec.accepts(arguments.len()) => self.dispatch(spec, arguments),
+            Some(spec) => self.misunderstood(arguments, errors::wrong_arity(spec.name).into()),
+            None if is_http_request(name) => Step::Drop,
+            None => {
+                self.misunderstood(arguments, errors::unknown_command(name, arguments.tail(1).iter()).into())
             }
         };
         if matches!(step, Step::Alone) {
@@ -140,29 +140,18 @@ impl Interpreter<'_> {
         }
     }
 
-    /// Finds the command and checks the number of its arguments.
-    fn checked(&self, arguments: Arguments<'_, '_>) -> Result<Result<&'static CommandSpec, Step>, Complaint> {
-        let name = arguments.name();
-        let Some(spec) = lookup(name) else {
-            if is_http_request(name) {
-                return Ok(Err(Step::Drop));
-            }
-            return Err(errors::unknown_command(name, arguments.tail(1).iter()).into());
-        };
-        if spec.accepts(arguments.len()) { Ok(Ok(spec)) } else { Err(errors::wrong_arity(spec.name).into()) }
-    }
-
     /// A command that is not even understood spoils the transaction it stands in; an EXEC that is not ends it.
-    fn spoil(&mut self, arguments: Arguments<'_, '_>, complaint: Complaint) -> Complaint {
+    fn misunderstood(&mut self, arguments: Arguments<'_, '_>, complaint: Complaint) -> Step {
         if is_option(arguments.name(), "exec") {
             self.session.transaction = None;
             let reason = complaint.0.strip_prefix(b"ERR ").unwrap_or(&complaint.0);
-            return [b"EXECABORT Transaction discarded because of: ", reason].concat().into();
+            let aborted = [b"EXECABORT Transaction discarded because of: ", reason].concat();
+            return self.reply(|_| Err(aborted.into()));
         }
         if let Some(transaction) = &mut self.session.transaction {
             transaction.aborted = true;
         }
-        complaint
+        self.reply(|_| Err(complaint))
     }
 
     fn dispatch(&mut self, spec: &'static CommandSpec, arguments: Arguments<'_, '_>) -> Step {

@@ -1,5 +1,5 @@
 //! Starts the real binary on free ports, finds out where it listens, and talks to it over plain sockets.
-#![allow(dead_code)] // each test file uses its own part of this
+#![allow(dead_code, clippy::unwrap_used)] // each test file uses its own part of this; a panic here is a failed test
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};

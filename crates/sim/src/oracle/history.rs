@@ -11,7 +11,7 @@ use quipu_counting::{Cell, Policy};
 
 use super::answers::is_counter;
 use super::model::{Edit, Model};
-use crate::ask::{Key, Touched, Unit};
+use crate::ask::{Key, Touched, Unit, Universe};
 use crate::violation::{Invariant, Violation};
 
 /// Steps kept below the floor, to say what was lost when something was.
@@ -76,7 +76,8 @@ impl History {
     }
 
     /// One more step.
-    pub fn push(&mut self, edits: Vec<Edit>, touched: Touched, probe: Option<Unit>) {
+    pub fn push(&mut self, edits: Vec<Edit>, probe: Option<Unit>, universe: &Universe) {
+        let touched = edits.iter().fold(Touched::default(), |touched, edit| touched.with(edit.partition(universe)));
         self.steps.push_back(Step { edits, touched, probe, reason: Reason::None });
         let floor = self.floor_of_power_loss.min(self.floor_of_kill);
         while self.dropped + STEPS_KEPT < floor {
@@ -163,6 +164,8 @@ impl History {
     /// Forgets the steps after these: a crash took them.
     pub fn truncate(&mut self, count: usize) {
         self.steps.truncate(count - self.dropped);
+        self.floor_of_power_loss = self.floor_of_power_loss.min(count);
+        self.floor_of_kill = self.floor_of_kill.min(count);
     }
 
     fn lost(&self, survived: usize, floor: usize, ending: Ending) -> Violation {

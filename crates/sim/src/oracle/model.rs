@@ -45,6 +45,17 @@ pub enum Edit {
     Policy { pattern: Vec<u8>, before: Option<Policy>, after: Option<Policy> },
 }
 
+impl Edit {
+    /// The partition whose state changes.
+    pub fn partition(&self, universe: &Universe) -> u16 {
+        match self {
+            Edit::Counter { key, .. } | Edit::Id { name: (key, ..), .. } => universe.partition(*key),
+            Edit::Session { producer, .. } => universe.producer_partition(*producer),
+            Edit::Policy { .. } => 0,
+        }
+    }
+}
+
 /// What a batch must answer, request by request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Expected {

@@ -1,7 +1,8 @@
-//! The thread that merges tables behind the writes, so that a read looks into few of them and replaced rows go.
+//! The thread that merges tables behind the writes, so that a read looks into few of them and replaced rows
+//! go.
 //!
-//! One thread, one space at a time, one merge at a time: merging must not take a core from those who count. A space
-//! is queued after each write to it and leaves the queue when nothing is due in it.
+//! One thread, one space at a time, one merge at a time: merging must not take a core from those who count. A
+//! space is queued after each write to it and leaves the queue when nothing is due in it.
 
 use super::space::Space;
 use parking_lot::{Condvar, Mutex};

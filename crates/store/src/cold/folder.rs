@@ -13,10 +13,10 @@
 //!   tables/<number>           sorted tables, blocks with checksums
 //!   dropped                   what `current` is renamed to when the space is dropped
 //! ```
-//! A folder without `current` is a dropped space, or one whose creation was cut short and that has no tables yet; both
-//! are removed when the store is opened. Tables with neither `current` nor `dropped` are damage. The number behind a
-//! name tells a space from one of the same name dropped before it, whose files may still be in use by a reader.
-//! Integers are little-endian.
+//! A folder without `current` is a dropped space, or one whose creation was cut short and that has no tables
+//! yet; both are removed when the store is opened. Tables with neither `current` nor `dropped` are damage.
+//! The number behind a name tells a space from one of the same name dropped before it, whose files may still
+//! be in use by a reader. Integers are little-endian.
 
 use super::ColdError;
 use std::collections::BTreeMap;
@@ -76,8 +76,8 @@ impl Folder {
         sync_folder(&self.root.join(SPACES))
     }
 
-    /// The number and folder of every space, by name, after removal of what is left of dropped and half-created
-    /// ones.
+    /// The number and folder of every space, by name, after removal of what is left of dropped and
+    /// half-created ones.
     pub(super) fn spaces(&self) -> Result<BTreeMap<String, (u64, PathBuf)>, ColdError> {
         let spaces = self.root.join(SPACES);
         let mut found: BTreeMap<String, (u64, PathBuf)> = BTreeMap::new();
@@ -92,7 +92,8 @@ impl Folder {
             }
             let newer = found.get(&name).is_none_or(|(other, _)| number > *other);
             // Two of one name: the machine stopped while the older was being dropped.
-            let older = if newer { found.insert(name, (number, path)).map(|(_, path)| path) } else { Some(path) };
+            let older =
+                if newer { found.insert(name, (number, path)).map(|(_, path)| path) } else { Some(path) };
             if let Some(older) = older {
                 retire_tree(&older)?;
                 remove_tree(&older)?;
@@ -113,7 +114,8 @@ pub(super) fn retire_tree(folder: &Path) -> Result<(), ColdError> {
     sync_folder(folder)
 }
 
-/// Removes a dropped tree, tables first, so that a crash on the way does not leave tables that nobody dropped.
+/// Removes a dropped tree, tables first, so that a crash on the way does not leave tables that nobody
+/// dropped.
 pub(super) fn remove_tree(folder: &Path) -> Result<(), ColdError> {
     let tables = folder.join(TABLES);
     if tables.exists() {
@@ -136,8 +138,8 @@ pub(super) fn committed_manifest(folder: &Path) -> io::Result<u64> {
     read_current(folder).map(|(number, _)| number)
 }
 
-/// Compares the manifest with its checksum, which lsm-tree writes but does not read, and removes temporary files
-/// a crash left beside it.
+/// Compares the manifest with its checksum, which lsm-tree writes but does not read, and removes temporary
+/// files a crash left beside it.
 pub(super) fn check_tree(folder: &Path) -> Result<(), ColdError> {
     let (number, checksum) = read_current(folder).map_err(failed("read current of", folder))?;
     let manifest = folder.join(format!("v{number}"));
@@ -174,7 +176,12 @@ fn parse_space(path: &Path) -> Option<(String, u64)> {
 
 fn lock(root: &Path) -> Result<File, ColdError> {
     let path = root.join(LOCK);
-    let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed("open", &path))?;
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .map_err(failed("open", &path))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(ColdError::Locked(root.to_path_buf())),

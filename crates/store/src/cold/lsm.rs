@@ -1,29 +1,31 @@
 //! The real cold store: one LSM tree of the `lsm-tree` crate per space, fed by bulk ingestion.
 //!
 //! # Why ingestion
-//! A checkpoint is already durable in our log and already sorted, so it needs neither a second log nor a memtable.
-//! Read from the sources of lsm-tree 3.1.10:
-//! - *Atomic.* All tables of an ingestion enter the tree with one new manifest, and a manifest counts once the file
-//!   `current` has been renamed over. A crash before that leaves files nobody names, removed at the next open.
-//! - *Durable.* Each table is synced, then its folder; then the manifest and its folder; then `current` is written
-//!   aside, synced, renamed, and the folder synced. All before `finish` returns.
-//! - *Overlap and deletions.* An ingestion becomes the newest run of level 0 with a sequence number of its own, so it
-//!   may overlap anything and may hold tombstones. Keys must ascend strictly or it panics: [`Rows`] are checked.
+//! A checkpoint is already durable in our log and already sorted, so it needs neither a second log nor a
+//! memtable. Read from the sources of lsm-tree 3.1.10:
+//! - *Atomic.* All tables of an ingestion enter the tree with one new manifest, and a manifest counts once
+//!   the file `current` has been renamed over. A crash before that leaves files nobody names, removed at the
+//!   next open.
+//! - *Durable.* Each table is synced, then its folder; then the manifest and its folder; then `current` is
+//!   written aside, synced, renamed, and the folder synced. All before `finish` returns.
+//! - *Overlap and deletions.* An ingestion becomes the newest run of level 0 with a sequence number of its
+//!   own, so it may overlap anything and may hold tombstones. Keys must ascend strictly or it panics:
+//!   [`Rows`] are checked.
 //!
-//! What it does not do, done here: the folder *above* a new tree is synced; files of a failed ingestion are removed at
-//! once; writers are held back when merges fall behind; the manifest is compared with its checksum; empty and
-//! overlong keys, on which it panics, are refused.
+//! What it does not do, done here: the folder *above* a new tree is synced; files of a failed ingestion are
+//! removed at once; writers are held back when merges fall behind; the manifest is compared with its
+//! checksum; empty and overlong keys, on which it panics, are refused.
 //!
 //! # Why not fjall
-//! fjall is the database built on these trees. What it adds (a journal, memtables, transactions) is not needed, and
-//! three things in 3.1.13 do harm: the sequence counter of its list of keyspaces is not restored at open, so a
-//! keyspace created after "drop one, reopen" can lose against the old tombstone and *is deleted* at a later open; a
-//! merge that fails once (full disk) ends merging until a restart while ingestion goes on; and with two or more
-//! workers one of them spins while another merges.
+//! fjall is the database built on these trees. What it adds (a journal, memtables, transactions) is not
+//! needed, and three things in 3.1.13 do harm: the sequence counter of its list of keyspaces is not restored
+//! at open, so a keyspace created after "drop one, reopen" can lose against the old tombstone and *is
+//! deleted* at a later open; a merge that fails once (full disk) ends merging until a restart while ingestion
+//! goes on; and with two or more workers one of them spins while another merges.
 //!
 //! # Memory
-//! Filters and indexes are split into blocks of 4 KiB that pass through one cache with the data blocks; in memory for
-//! good is one entry per such block. There are no memtables.
+//! Filters and indexes are split into blocks of 4 KiB that pass through one cache with the data blocks; in
+//! memory for good is one entry per such block. There are no memtables.
 
 use super::compactor::Compactor;
 use super::folder::{Folder, check_tree};
@@ -39,8 +41,8 @@ use std::sync::Arc;
 /// Limits of a store.
 #[derive(Debug, Clone, Copy)]
 pub struct ColdOptions {
-    /// Memory for blocks of data, indexes and filters. Filters and indexes take about 2 bytes a row; a store works
-    /// with less than that, and then reads more.
+    /// Memory for blocks of data, indexes and filters. Filters and indexes take about 2 bytes a row; a store
+    /// works with less than that, and then reads more.
     pub cache_bytes: u64,
     /// Table files each space may hold open for reading.
     pub open_files_per_space: usize,
@@ -65,14 +67,16 @@ pub struct LsmStore {
 }
 
 impl LsmStore {
-    /// Opens the store in a folder, creating it when there is none. Reads a few blocks of each table, not the rows.
+    /// Opens the store in a folder, creating it when there is none. Reads a few blocks of each table, not the
+    /// rows.
     pub fn open(path: impl AsRef<Path>, options: ColdOptions) -> Result<Self, ColdError> {
         let folder = Folder::open(path.as_ref())?;
         let shared = Shared {
             cache: Arc::new(Cache::with_capacity_bytes(options.cache_bytes)),
             open_files_per_space: options.open_files_per_space,
         };
-        let compactor = Compactor::start().map_err(|error| ColdError::from_io("start the merging thread", error))?;
+        let compactor =
+            Compactor::start().map_err(|error| ColdError::from_io("start the merging thread", error))?;
         let mut spaces = BTreeMap::new();
         let mut next_number = 0;
         for (name, (number, path)) in folder.spaces()? {
@@ -143,7 +147,13 @@ impl ColdStore for LsmStore {
         self.find(space).map_or(Ok(None), |space| space.get(key))
     }
 
-    fn scan(&self, space: &str, from: Bound<&[u8]>, to: Bound<&[u8]>, visit: &mut Visit<'_>) -> Result<(), ColdError> {
+    fn scan(
+        &self,
+        space: &str,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        visit: &mut Visit<'_>,
+    ) -> Result<(), ColdError> {
         let Some(range) = normal_range(from, to) else { return Ok(()) };
         self.find(space).map_or(Ok(()), |space| space.scan(range, visit))
     }

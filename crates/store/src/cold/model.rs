@@ -1,8 +1,8 @@
 //! The simulated cold store: the same contract in memory, with crashes and failures on command.
 //!
-//! The real store does its own file I/O, so a simulated machine runs on this model of it: a write is in whole or not at
-//! all, and once it has returned `Ok` nothing takes it back. A crash that hits a write decides by the seed which of
-//! the two it is, as a crash of the real store around its rename does.
+//! The real store does its own file I/O, so a simulated machine runs on this model of it: a write is in whole
+//! or not at all, and once it has returned `Ok` nothing takes it back. A crash that hits a write decides by
+//! the seed which of the two it is, as a crash of the real store around its rename does.
 
 use super::{ColdError, ColdStats, ColdStore, Rows, Visit, check_space_name, normal_range};
 use parking_lot::{Mutex, MutexGuard};
@@ -16,8 +16,8 @@ use std::sync::Arc;
 type Table = BTreeMap<Vec<u8>, Vec<u8>>;
 type Spaces = BTreeMap<String, Arc<Table>>;
 
-/// A cold store in memory. It is a handle: the rows belong to the simulated disk, which [`ModelStore::reopen`] gives to
-/// the next life of the machine.
+/// A cold store in memory. It is a handle: the rows belong to the simulated disk, which
+/// [`ModelStore::reopen`] gives to the next life of the machine.
 pub struct ModelStore {
     disk: Arc<Mutex<Disk>>,
     /// The life of the machine this handle belongs to. Handles of earlier lives are dead.
@@ -61,8 +61,8 @@ impl ModelStore {
         self.disk.lock().crash_after = Some(operations);
     }
 
-    /// Lets `writes` more writes finish and answers the one after them with a full disk, once. Dropping a space needs no
-    /// room and is not a write.
+    /// Lets `writes` more writes finish and answers the one after them with a full disk, once. Dropping a
+    /// space needs no room and is not a write.
     pub fn full_after(&self, writes: u64) {
         self.disk.lock().full_after = Some(writes);
     }
@@ -73,7 +73,8 @@ impl ModelStore {
         disk.crashed || disk.life != self.life
     }
 
-    /// The next life of the machine, with the disk as the crash (or an orderly end) left it. Older handles stay dead.
+    /// The next life of the machine, with the disk as the crash (or an orderly end) left it. Older handles
+    /// stay dead.
     pub fn reopen(&self) -> Self {
         let mut disk = self.disk.lock();
         disk.life += 1;
@@ -130,7 +131,13 @@ impl ColdStore for ModelStore {
         Ok(self.read(space)?.and_then(|table| table.get(key).cloned()))
     }
 
-    fn scan(&self, space: &str, from: Bound<&[u8]>, to: Bound<&[u8]>, visit: &mut Visit<'_>) -> Result<(), ColdError> {
+    fn scan(
+        &self,
+        space: &str,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        visit: &mut Visit<'_>,
+    ) -> Result<(), ColdError> {
         let Some(table) = self.read(space)? else { return Ok(()) };
         let Some(range) = normal_range(from, to) else { return Ok(()) };
         for (key, value) in table.range::<[u8], _>(range) {
@@ -151,7 +158,10 @@ impl ColdStore for ModelStore {
         match disk.full_after {
             Some(0) if !crashes => {
                 disk.full_after = None;
-                return Err(ColdError::from_io(format!("write space {space}"), io::ErrorKind::StorageFull.into()));
+                return Err(ColdError::from_io(
+                    format!("write space {space}"),
+                    io::ErrorKind::StorageFull.into(),
+                ));
             }
             Some(left) => disk.full_after = Some(left.saturating_sub(1)),
             None => {}
@@ -188,5 +198,8 @@ impl ColdStore for ModelStore {
 }
 
 fn down() -> ColdError {
-    ColdError::Io { action: "the simulated machine is down".into(), source: io::ErrorKind::Interrupted.into() }
+    ColdError::Io {
+        action: "the simulated machine is down".into(),
+        source: io::ErrorKind::Interrupted.into(),
+    }
 }

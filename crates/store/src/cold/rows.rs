@@ -38,14 +38,21 @@ impl Rows {
     pub fn push(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<(), ColdError> {
         let key_length = match u16::try_from(key.len()) {
             Ok(length) if length > 0 => length,
-            _ => return Err(ColdError::Refused(format!("a key of {} bytes, not 1 to {KEY_BYTES_MAX}", key.len()))),
+            _ => {
+                return Err(ColdError::Refused(format!(
+                    "a key of {} bytes, not 1 to {KEY_BYTES_MAX}",
+                    key.len()
+                )));
+            }
         };
         let value_length = match value {
             None => DELETION,
             Some(value) if value.len() <= VALUE_BYTES_MAX => value.len() as u32,
             Some(value) => {
                 let length = value.len();
-                return Err(ColdError::Refused(format!("a value of {length} bytes, above {VALUE_BYTES_MAX}")));
+                return Err(ColdError::Refused(format!(
+                    "a value of {length} bytes, above {VALUE_BYTES_MAX}"
+                )));
             }
         };
         self.unordered |= self.spans.last().is_some_and(|last| key <= last.key(&self.bytes));
@@ -55,8 +62,8 @@ impl Rows {
         Ok(())
     }
 
-    /// Puts the rows in ascending order of keys and keeps the latest of each key. Costs nothing when they were
-    /// pushed in order.
+    /// Puts the rows in ascending order of keys and keeps the latest of each key. Costs nothing when they
+    /// were pushed in order.
     pub fn sort(&mut self) {
         if !self.unordered {
             return;
@@ -138,8 +145,8 @@ impl Span {
     }
 }
 
-/// The first eight bytes as a number that orders as they do; a shorter key is filled with zeros, so equal numbers
-/// decide nothing.
+/// The first eight bytes as a number that orders as they do; a shorter key is filled with zeros, so equal
+/// numbers decide nothing.
 fn head(key: &[u8]) -> u64 {
     let mut first = [0; 8];
     let length = key.len().min(8);

@@ -1,19 +1,18 @@
 //! One space of the real store: one LSM tree, fed by ingestion only.
 //!
-//! A write and a merge of the same space never overlap: both create numbered table files, and only while one of
-//! them runs alone is it known, when it fails, which files it left behind.
+//! A write and a merge of the same space never overlap: both create numbered table files, and only while one
+//! of them runs alone is it known, when it fails, which files it left behind.
 
 use super::folder::{committed_manifest, remove_tree, retire_tree};
-use super::{ColdError, Rows, Visit};
+use super::{ColdError, Range, Rows, Visit};
 use lsm_tree::compaction::Leveled;
 use lsm_tree::config::{
-    BlockSizePolicy, BloomConstructionPolicy, FilterPolicy, FilterPolicyEntry, PartitioningPolicy, PinningPolicy,
-    RestartIntervalPolicy,
+    BlockSizePolicy, BloomConstructionPolicy, FilterPolicy, FilterPolicyEntry, PartitioningPolicy,
+    PinningPolicy, RestartIntervalPolicy,
 };
 use lsm_tree::{AbstractTree, AnyTree, Cache, Config, DescriptorTable, Guard, SeqNo, SequenceNumberCounter};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
-use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,19 +23,19 @@ const FILTER_BITS_PER_KEY: f32 = 12.0;
 /// Bytes of a data block, the unit of reading and caching: one page of the system, some 80 rows.
 const BLOCK_BYTES: u32 = 4096;
 
-/// Every how many rows a block has a full key to start searching from; those between are stored as their difference to
-/// it. Half of this costs 3 % of disk and made no get measurably faster.
+/// Every how many rows a block has a full key to start searching from; those between are stored as their
+/// difference to it. Half of this costs 3 % of disk and made no get measurably faster.
 const RESTART_INTERVAL: u8 = 16;
 
 /// Runs of tables (one per write) above the levels that make a merge due.
 const RUNS_TO_MERGE: u8 = 4;
 
-/// Size of a table written by a merge. Bounds a merge, and with it how long a write to the same space or a clean
-/// stop may wait: the first level is at most `RUNS_TO_MERGE` of these.
+/// Size of a table written by a merge. Bounds a merge, and with it how long a write to the same space or a
+/// clean stop may wait: the first level is at most `RUNS_TO_MERGE` of these.
 const TABLE_BYTES: u64 = 32 * 1024 * 1024;
 
-/// Runs at which a writer merges before it writes. Far below 256, where the count in lsm-tree's manifest would wrap
-/// round unnoticed; ingestion itself has no brake.
+/// Runs at which a writer merges before it writes. Far below 256, where the count in lsm-tree's manifest
+/// would wrap round unnoticed; ingestion itself has no brake.
 const RUNS_TO_STALL: usize = 12;
 const _: () = assert!(RUNS_TO_STALL > RUNS_TO_MERGE as usize && RUNS_TO_STALL < 128);
 
@@ -84,13 +83,14 @@ impl Space {
         let bloom = FilterPolicyEntry::Bloom(BloomConstructionPolicy::BitsPerKey(FILTER_BITS_PER_KEY));
         let tree = Config::new(&folder, sequence.clone(), SequenceNumberCounter::default())
             .use_cache(shared.cache.clone())
-            // Of its own: a shared table would keep files of a dropped space open, and their room on disk taken.
+            // Of its own: a shared table would keep files of a dropped space open, and their room on disk
+            // taken.
             .use_descriptor_table(Some(Arc::new(DescriptorTable::new(shared.open_files_per_space))))
             .data_block_size_policy(BlockSizePolicy::all(BLOCK_BYTES))
             .data_block_restart_interval_policy(RestartIntervalPolicy::all(RESTART_INTERVAL))
             .filter_policy(FilterPolicy::all(bloom))
-            // Filters and indexes in blocks that pass through the cache: memory is bounded by the cache, not by
-            // the number of rows.
+            // Filters and indexes in blocks that pass through the cache: memory is bounded by the cache, not
+            // by the number of rows.
             .index_block_partitioning_policy(PartitioningPolicy::all(true))
             .filter_block_partitioning_policy(PartitioningPolicy::all(true))
             .index_block_pinning_policy(PinningPolicy::all(false))
@@ -120,12 +120,9 @@ impl Space {
         Ok(value.map(|value| value.to_vec()))
     }
 
-    pub(super) fn scan(
-        &self,
-        range: (Bound<&[u8]>, Bound<&[u8]>),
-        visit: &mut Visit<'_>,
-    ) -> Result<(), ColdError> {
-        // The iterator holds the list of tables it was created with, so a write or merge meanwhile is not seen.
+    pub(super) fn scan(&self, range: Range<'_>, visit: &mut Visit<'_>) -> Result<(), ColdError> {
+        // The iterator holds the list of tables it was created with, so a write or merge meanwhile is not
+        // seen.
         for row in self.tree.range::<&[u8], _>(range, SeqNo::MAX, None) {
             let (key, value) = row.into_inner().map_err(failed("scan", &self.name))?;
             if visit(&key, &value).is_break() {
@@ -175,7 +172,8 @@ impl Space {
     }
 
     fn merge_once(&self, state: &mut State) -> Result<bool, ColdError> {
-        let strategy = Leveled::default().with_l0_threshold(RUNS_TO_MERGE).with_table_target_size(TABLE_BYTES);
+        let strategy =
+            Leveled::default().with_l0_threshold(RUNS_TO_MERGE).with_table_target_size(TABLE_BYTES);
         let first_table = self.tree.next_table_id();
         let version = self.tree.current_version().id();
         // Nobody reads at an older sequence number, so every row that is shadowed now can go.
@@ -188,16 +186,19 @@ impl Space {
         }
     }
 
-    /// Lets go of all lists of tables but the latest. The tree keeps the one before it, and so would keep the tables that
-    /// went into a merge on disk until the next merge. A scan that still reads them keeps them by itself.
+    /// Lets go of all lists of tables but the latest. The tree keeps the one before it, and so would keep the
+    /// tables that went into a merge on disk until the next merge. A scan that still reads them keeps them by
+    /// itself.
     fn forget_old_versions(&self) {
-        if let Err(error) = self.tree.get_version_history_lock().maintenance(&self.folder, self.sequence.get()) {
+        if let Err(error) =
+            self.tree.get_version_history_lock().maintenance(&self.folder, self.sequence.get())
+        {
             tracing::debug!(space = self.name, %error, "an old manifest stays until the next start");
         }
     }
 
-    /// Removes the table files of a failed write or merge, which would take room until the next start, at the time
-    /// when room may be what is missing. Returns the error to report.
+    /// Removes the table files of a failed write or merge, which would take room until the next start, at the
+    /// time when room may be what is missing. Returns the error to report.
     fn clean_up(&self, state: &mut State, first_table: u64, error: ColdError) -> ColdError {
         let version = self.tree.current_version();
         if committed_manifest(&self.folder).ok() != Some(version.id()) {
@@ -207,7 +208,8 @@ impl Space {
         }
         let live: BTreeSet<u64> = version.iter_tables().map(|table| table.id()).collect();
         for table in (first_table..self.tree.next_table_id()).filter(|table| !live.contains(table)) {
-            // Absent when the writer got no further than its number; anything else is found at the next start.
+            // Absent when the writer got no further than its number; anything else is found at the next
+            // start.
             let _ = std::fs::remove_file(self.folder.join("tables").join(table.to_string()));
         }
         error
@@ -248,9 +250,9 @@ fn failed<'a>(action: &'a str, space: &'a str) -> impl FnOnce(lsm_tree::Error) -
         let action = format!("{action} space {space}");
         match error {
             lsm_tree::Error::Io(error) => ColdError::from_io(action, error),
-            lsm_tree::Error::InvalidVersion(version) => {
-                ColdError::Format(format!("{action}: tables of version {version}, which this program does not know"))
-            }
+            lsm_tree::Error::InvalidVersion(version) => ColdError::Format(format!(
+                "{action}: tables of version {version}, which this program does not know"
+            )),
             other => ColdError::Damaged(format!("{action}: {other}")),
         }
     }

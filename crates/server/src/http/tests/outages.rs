@@ -1,10 +1,17 @@
 //! What clients are told when the service below cannot answer, or answers late.
 
+use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
+use axum::body::{Body, Bytes, HttpBody};
+use axum::http::Request;
+use hyper::body::Frame;
 use quipu_counting::service::{Finished, ScanPage};
 use quipu_counting::{Batch, Counters, Execution, Policies, Policy, Reply, Unavailable};
 use serde_json::json;
+use tower::ServiceExt;
 
 use super::Api;
 
@@ -114,4 +121,27 @@ async fn a_server_that_drains_is_not_ready_but_alive() {
     api.health.set("draining");
     api.expect("GET /readyz", &[], "", 503, json!({"reason": "not-ready", "detail": "draining"})).await;
     api.expect("GET /healthz", &[], "", 200, json!({})).await;
+}
+
+/// A body that is announced and never comes.
+struct NeverComes;
+
+impl HttpBody for NeverComes {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Pending
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_never_comes_is_given_up_on() {
+    let api = Api::over(Arc::new(Service::Fetches(None)), true);
+    let request = Request::post("/api/v1/counters/a/increment").body(Body::new(NeverComes)).unwrap();
+    let response = api.router.clone().oneshot(request).await.unwrap();
+    assert_eq!(response.status(), 408);
 }
