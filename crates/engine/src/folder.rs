@@ -41,6 +41,8 @@ pub struct Folder {
     pub path: PathBuf,
     /// What it says.
     pub meta: Meta,
+    /// Whether it was created just now.
+    pub is_new: bool,
     /// Held for its lock.
     _lock: Arc<dyn DiskFile>,
 }
@@ -57,8 +59,9 @@ impl Folder {
         if !lock.try_lock().map_err(io)? {
             return Err(OpenError::Locked(path.to_path_buf()));
         }
-        let meta = if has("quipu.meta") { read_meta(disk, path)? } else { create_meta(disk, path, fresh)? };
-        Ok(Folder { path: path.to_path_buf(), meta, _lock: lock })
+        let is_new = !has("quipu.meta");
+        let meta = if is_new { create_meta(disk, path, fresh)? } else { read_meta(disk, path)? };
+        Ok(Folder { path: path.to_path_buf(), meta, is_new, _lock: lock })
     }
 }
 

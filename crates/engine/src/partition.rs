@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::expiries::Expiries;
 use crate::ids::Ids;
-use crate::record::Flags;
+use crate::record::{EPOCHS, Flags};
 use crate::table::{Fate, RecordNumber, Table};
 
 /// Evictions are counted in so many groups of keys, so that a cold read can tell whether the key it read may
@@ -134,12 +134,12 @@ impl Partition {
     pub fn begin(&mut self, now_ms: u64, segment: u64) {
         self.time_ms = self.time_ms.max(now_ms);
         if segment != self.segment {
-            // 255 epochs per round; at a new round old marks would look fresh.
-            if self.segment == u64::MAX || segment / 255 != self.segment / 255 {
+            // At a new round of epochs old marks would look fresh.
+            if self.segment == u64::MAX || segment / EPOCHS != self.segment / EPOCHS {
                 self.table.reset_epochs();
             }
             self.segment = segment;
-            self.log_epoch = (segment % 255) as u8 + 1;
+            self.log_epoch = (segment % EPOCHS) as u8 + 1;
         }
     }
 

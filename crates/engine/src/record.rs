@@ -1,21 +1,22 @@
 //! How one counter lies in memory: a header, the cell in one of two forms, the key.
 //!
 //! ```text
-//! header  u32   bits 0-8 key length - 1, bits 9-16 flags, bits 17-24 log epoch
-//! compact       value i32, version u32, updated low u32, birth low u32, updated high u8, birth high u8   22 bytes
-//! wide          value i64, version u64, updated u64, birth u64, expires u64                              44 bytes
+//! header  u32   bits 0-8 key length - 1, bits 9-16 flags, bits 17-23 log epoch, bits 24-31 version low (compact)
+//! compact       value i32, updated low u32, birth low u32, version high u16, updated high u8, birth high u8
+//! wide          value i64, version u64, updated u64, birth u64, expires u64
 //! key           1 to 512 bytes, then padding to a multiple of 4
 //! ```
 //!
-//! Times in the compact form are milliseconds since 2020 in 40 bits (until 2054), births are 40 bits; a cell
-//! that expires or does not fit is wide. Records are written by little-endian copies into a byte slice, which
+//! With the header a compact record takes 20 bytes and its key, a wide one 44 and its key. Times in the compact
+//! form are milliseconds since 2020 in 40 bits (until 2054), births are 40 bits, versions 24 bits; a cell that
+//! expires or does not fit is wide. Records are written by little-endian copies into a byte slice, which
 //! compiles to plain loads and stores.
 
 use quipu_counting::{Cell, KEY_BYTES_MAX, NEVER};
 
 /// Records start at multiples of this.
 pub const UNIT: usize = 4;
-const COMPACT_BYTES: usize = 22;
+const COMPACT_BYTES: usize = 20;
 const WIDE_BYTES: usize = 44;
 /// The smallest record.
 pub const RECORD_BYTES_MIN: usize = (COMPACT_BYTES + 1).next_multiple_of(UNIT);
@@ -24,6 +25,7 @@ pub const RECORD_BYTES_MAX: usize = (WIDE_BYTES + KEY_BYTES_MAX).next_multiple_o
 /// 2020-01-01T00:00:00Z.
 const COMPACT_TIME_BASE_MS: u64 = 1_577_836_800_000;
 const COMPACT_BITS: u32 = 40;
+const COMPACT_VERSION_BITS: u32 = 24;
 
 /// The cell of a record whose counter does not exist. Nobody reads it; it must only fit the compact form, which
 /// is what most counters that are born in it need.
@@ -73,7 +75,11 @@ impl Flags {
 }
 
 const EPOCH_SHIFT: u32 = 17;
-const EPOCH_MASK: u32 = 0xff << EPOCH_SHIFT;
+const EPOCH_MASK: u32 = 0x7f << EPOCH_SHIFT;
+/// Log epochs are 1 to this; 0 is none.
+pub const EPOCHS: u64 = 127;
+const VERSION_SHIFT: u32 = 24;
+const VERSION_MASK: u32 = 0xff << VERSION_SHIFT;
 const LENGTH_MASK: u32 = 0x1ff;
 
 fn read_u32(bytes: &[u8], at: usize) -> u32 {
@@ -101,7 +107,7 @@ pub fn flags(bytes: &[u8]) -> Flags {
 /// Replaces the flags, except the form.
 #[inline]
 pub fn set_flags(bytes: &mut [u8], flags: Flags) {
-    let kept = LENGTH_MASK | EPOCH_MASK | Flags::WIDE.0;
+    let kept = LENGTH_MASK | EPOCH_MASK | VERSION_MASK | Flags::WIDE.0;
     let header = read_u32(bytes, 0) & kept | flags.0 & !Flags::WIDE.0;
     write(bytes, 0, header.to_le_bytes());
 }
@@ -145,7 +151,7 @@ pub fn size_for(key_bytes: usize, cell: &Cell) -> usize {
 
 fn fits_compact(cell: &Cell) -> bool {
     i32::try_from(cell.value).is_ok()
-        && u32::try_from(cell.version).is_ok()
+        && cell.version >> COMPACT_VERSION_BITS == 0
         && (cell.updated_at_ms.wrapping_sub(COMPACT_TIME_BASE_MS) >> COMPACT_BITS == 0)
         && cell.birth >> COMPACT_BITS == 0
         && cell.expires_at_ms == NEVER
@@ -165,9 +171,9 @@ pub fn cell(bytes: &[u8]) -> Cell {
     } else {
         Cell {
             value: i64::from(read_u32(bytes, 4) as i32),
-            version: u64::from(read_u32(bytes, 8)),
-            updated_at_ms: COMPACT_TIME_BASE_MS + (u64::from(read_u32(bytes, 12)) | u64::from(bytes[20]) << 32),
-            birth: u64::from(read_u32(bytes, 16)) | u64::from(bytes[21]) << 32,
+            version: u64::from(bytes[3]) | u64::from(bytes[16]) << 8 | u64::from(bytes[17]) << 16,
+            updated_at_ms: COMPACT_TIME_BASE_MS + (u64::from(read_u32(bytes, 8)) | u64::from(bytes[18]) << 32),
+            birth: u64::from(read_u32(bytes, 12)) | u64::from(bytes[19]) << 32,
             expires_at_ms: NEVER,
         }
     }
@@ -204,12 +210,12 @@ fn write_cell(bytes: &mut [u8], new: &Cell) {
         write(bytes, 36, new.expires_at_ms.to_le_bytes());
     } else {
         let updated = new.updated_at_ms.wrapping_sub(COMPACT_TIME_BASE_MS);
+        let version = (new.version as u32).to_le_bytes();
+        bytes[3] = version[0];
         write(bytes, 4, (new.value as i32).to_le_bytes());
-        write(bytes, 8, (new.version as u32).to_le_bytes());
-        write(bytes, 12, (updated as u32).to_le_bytes());
-        write(bytes, 16, (new.birth as u32).to_le_bytes());
-        bytes[20] = (updated >> 32) as u8;
-        bytes[21] = (new.birth >> 32) as u8;
+        write(bytes, 8, (updated as u32).to_le_bytes());
+        write(bytes, 12, (new.birth as u32).to_le_bytes());
+        write(bytes, 16, [version[1], version[2], (updated >> 32) as u8, (new.birth >> 32) as u8]);
     }
 }
 
@@ -224,9 +230,9 @@ mod tests {
         let small = Cell { value: -7, version: 1, updated_at_ms: NOW, birth: 9, expires_at_ms: NEVER };
         for (cell, wide) in [
             (small, false),
-            (Cell { value: i64::from(i32::MAX), version: u64::from(u32::MAX), birth: (1 << 40) - 1, ..small }, false),
+            (Cell { value: i64::from(i32::MAX), version: (1 << 24) - 1, birth: (1 << 40) - 1, ..small }, false),
             (Cell { value: i64::from(i32::MAX) + 1, ..small }, true),
-            (Cell { version: 1 << 32, ..small }, true),
+            (Cell { version: 1 << 24, ..small }, true),
             (Cell { birth: 1 << 40, ..small }, true),
             (Cell { updated_at_ms: 5, ..small }, true),
             (Cell { updated_at_ms: COMPACT_TIME_BASE_MS + (1 << 40), ..small }, true),
@@ -238,11 +244,11 @@ mod tests {
             assert_eq!(super::cell(&bytes), cell);
             assert_eq!(flags(&bytes).any(Flags::WIDE), wide, "{cell:?}");
             assert!(flags(&bytes).any(Flags::NEWBORN) && !flags(&bytes).any(Flags::DEAD));
-            assert_eq!(size(&bytes), if wide { 80 } else { 60 });
+            assert_eq!(size(&bytes), if wide { 80 } else { 56 });
             assert_eq!(size(&bytes), size_for(36, &cell));
-            set_epoch(&mut bytes, 200);
+            set_epoch(&mut bytes, 127);
             set_flags(&mut bytes, Flags::DIRTY_ODD.with(Flags::ABSENT));
-            assert_eq!((epoch(&bytes), super::cell(&bytes)), (200, cell));
+            assert_eq!((epoch(&bytes), super::cell(&bytes)), (127, cell));
             assert_eq!(key(&bytes), b"counter:post:1234567:like:2026-02-23");
             assert_eq!(try_set_cell(&mut bytes, &Cell { expires_at_ms: NOW, ..small }), wide);
             assert!(try_set_cell(&mut bytes, &small));

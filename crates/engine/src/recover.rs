@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use quipu_counting::Policies;
 use quipu_store::cold::{ColdError, ColdStore};
-use quipu_store::{Disk, Log, LogError, Visit};
-use quipu_wire::entry::{Effect, Malformed, Reader, Section, sections};
+use quipu_store::{Disk, Durability, Log, LogError, Visit};
+use quipu_wire::entry::{self, Effect, Malformed, Reader, Section, sections};
 
 use crate::folder::Folder;
 use crate::ids::{BUCKET_BITS_MAX, Run, Slice};
@@ -46,14 +46,32 @@ pub fn recover(
     let log = Log::open(disk, &folder.path.join("log"), options.log, from, &mut |visit| replay.visit(visit))?;
     replay.apply_queued()?;
     let mut partitions = replay.partitions;
-    for partition in &mut partitions {
-        partition.last_offset = log.end();
-        if partition.sequence > 0 {
-            partition.sequence += SEQUENCE_GAP;
+    if !folder.is_new {
+        partitions.iter_mut().for_each(|partition| partition.sequence += SEQUENCE_GAP);
+        if options.durability != Durability::Sync {
+            log_sequences(&log, &partitions)?;
         }
     }
+    partitions.iter_mut().for_each(|partition| partition.last_offset = log.end());
     let cuts = replay.cuts.iter().map(|cut| cut.offset).collect();
     Ok(Recovered { partitions, policies: replay.policies, log, cuts })
+}
+
+/// Makes the gap last: of a life that a power cut takes away as a whole, the next one must not repeat the
+/// sequences.
+fn log_sequences(log: &Log, partitions: &[Partition]) -> Result<(), LogError> {
+    let mut record = Vec::new();
+    for partition in partitions {
+        entry::put_section(&mut record, partition.index, partition.time_ms, partition.sequence, &[]);
+    }
+    let appender = match log.appender(record.len()) {
+        // Without space nothing can be born either.
+        Err(LogError::Full(_)) => return Ok(()),
+        other => other?,
+    };
+    let end = appender.append(&[&record])?;
+    drop(appender);
+    log.commit(end)
 }
 
 struct Replay {

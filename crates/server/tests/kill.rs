@@ -27,7 +27,8 @@ const ANSWERS_PER_ROUND_MAX: u64 = 3_000;
 /// A kill that shall hit recovery comes within this time after the start.
 const RECOVERY_KILL_WITHIN: Duration = Duration::from_millis(60);
 
-const ARGUMENTS: &[&str] = &["--durability", "sync", "--memory", "512MiB"];
+/// Many partitions, because a checkpoint comes with every such share of the log: kills shall hit checkpoints too.
+const ARGUMENTS: &[&str] = &["--durability", "sync", "--memory", "512MiB", "--partitions", "256"];
 
 fn setting(name: &str, default: u64) -> u64 {
     match std::env::var(name) {

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use quipu_counting::{Counters, Unavailable};
+use quipu_counting::{Counters, Refusal, Unavailable};
 use quipu_engine::Engine;
+use quipu_store::Durability;
 use rand::Rng;
 
 use crate::ask::Ask;
@@ -11,6 +12,7 @@ use crate::machine::Machine;
 use crate::observe;
 use crate::oracle::answers::compare;
 use crate::oracle::history::{Ending, Found};
+use crate::oracle::model::Edit;
 use crate::properties::{exactly_once, ledger, twins};
 use crate::violation::{Invariant, Violation};
 use crate::world::{FOLDER, World};
@@ -117,7 +119,7 @@ impl World {
                     return Err(Violation::new(Invariant::Survival, format!("cannot open again: {error}")));
                 }
             }
-            let next = if self.machine.is_down() { Ending::PowerLoss } else { self.draw_ending() };
+            let next = self.draw_ending();
             self.end_machine(next);
             if next == Ending::PowerLoss {
                 ending = next;
@@ -141,16 +143,15 @@ impl World {
         let found = observe::everything(&self.engine(), &self.universe, self.now).map_err(surprise)?;
         self.model.advance_all(self.now);
         let before = self.history.len();
-        let (fewest, most) = self.history.explain(&mut self.model, &found, ending)?;
-        self.trace(|_| format!("{fewest} to {most} of {before} steps survived"));
+        let candidates = self.history.explain(&mut self.model, &found, ending)?;
+        self.trace(|_| format!("{candidates:?} of {before} steps survived"));
         self.learn_births(&found)?;
         if self.random.random_ratio(1, 2) {
-            self.check_twin(&copy, &found, fewest == most)?;
+            self.check_twin(&copy, &found, candidates.len() == 1)?;
         }
         drop(copy);
-        self.find_out(fewest, most).map_err(surprise)??;
-        self.stats.steps_lost += (before.max(self.history.len()) - self.history.len()) as u64;
-        self.history.is_certain();
+        self.find_out(&candidates).map_err(surprise)??;
+        self.stats.steps_lost += before.saturating_sub(self.history.len()) as u64;
         match ledger::check(&self.engine()) {
             Ok(report) => report.map(|_| ()),
             Err(error) => Err(Violation::new(Invariant::Progress, format!("verify after a restart: {error}"))),
@@ -168,24 +169,29 @@ impl World {
         Ok(())
     }
 
-    /// Between `fewest` and `most` only ids and sessions changed: retries tell how many of those steps survived.
-    fn find_out(&mut self, fewest: usize, most: usize) -> Result<Result<(), Violation>, Unavailable> {
-        for index in fewest..most {
-            let probe = self.history.step(index).probe.clone();
-            let Some(probe) = probe else {
-                self.model.redo(&self.history.step(index).edits);
+    /// Which of several numbers of steps it was: retries tell.
+    fn find_out(&mut self, candidates: &[usize]) -> Result<Result<(), Violation>, Unavailable> {
+        let mut survived = candidates[0];
+        for next in candidates[1..].iter().copied() {
+            let probe = (survived..next).rev().find_map(|index| self.probe(index));
+            let Some(ask) = probe else {
+                // Nothing tells the two apart, now or ever.
+                (survived..next).for_each(|index| self.model.redo(&self.history.step(index).edits));
+                survived = next;
                 continue;
             };
-            let ask = Ask { units: vec![probe] };
             let mut batch = ask.batch(&self.universe);
             let engine = self.engine();
             let offset = engine.run(&mut batch, self.now)?;
-            let survived = batch.replies[0].duplicate;
-            self.trace(|_| format!("step {index} survived: {survived}, {ask:?}"));
-            match survived {
-                true => self.model.redo(&self.history.step(index).edits),
-                false => self.history.truncate(index),
+            let is_known = batch.replies[0].duplicate || batch.replies[0].refusal == Some(Refusal::Fenced);
+            self.trace(|_| format!("{next} steps survived: {is_known}, says {ask:?}"));
+            if is_known {
+                (survived..next).for_each(|index| self.model.redo(&self.history.step(index).edits));
+                survived = next;
+            } else {
+                self.forget_after(survived);
             }
+            let first_ticket = self.model.births.next();
             let (expected, edits) = self.model.ask(&ask, self.now);
             for (expected, reply) in expected.iter().zip(&batch.replies) {
                 if let Err(difference) = compare(expected, reply, &mut self.model.births) {
@@ -193,14 +199,42 @@ impl World {
                     return Ok(Err(Violation::new(Invariant::ExactlyOnce, what)));
                 }
             }
-            if !survived {
-                self.history.push(edits, ask.units.first().cloned(), &self.universe);
-                engine.settle(offset)?;
+            if !is_known {
+                if let Some(own) = self.push_step(&ask, edits, first_ticket) {
+                    engine.settle(offset)?;
+                    let protected = self.protected();
+                    self.history.show(ask.touched(&self.universe), own + 1, Some(own), protected);
+                }
                 return Ok(Ok(()));
             }
         }
-        self.history.truncate(most);
+        self.forget_after(survived);
         Ok(Ok(()))
+    }
+
+    /// A retry that tells whether this step survived.
+    fn probe(&self, index: usize) -> Option<Ask> {
+        let step = self.history.step(index);
+        let window_ms = self.config.window_ms;
+        let is_remembered = step.edits.iter().all(|edit| match edit {
+            Edit::Id { after: Some(known), .. } => self.now - known.at < window_ms,
+            _ => true,
+        });
+        let probe = step.probe.clone().filter(|_| is_remembered)?;
+        Some(Ask { units: vec![probe] })
+    }
+
+    fn forget_after(&mut self, survived: usize) {
+        if survived < self.history.len() {
+            if self.config.durability == Durability::Sync {
+                // Nobody was shown what is lost: the numbers of its births may be given out again.
+                let first_ticket = self.history.step(survived).first_ticket;
+                self.model.births.forget_from(first_ticket);
+            }
+            self.history.truncate(survived);
+        }
+        // An engine that opened has made durable what it found.
+        self.history.is_certain();
     }
 
     /// A second engine on a copy of the disk finds the same, and knows every id.

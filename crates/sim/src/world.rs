@@ -16,9 +16,10 @@ use crate::config::{Config, START_MS};
 use crate::machine::Machine;
 use crate::observe;
 use crate::oracle::answers::compare;
-use crate::oracle::history::{Ending, Found, History};
-use crate::oracle::model::{Expected, Model};
+use crate::oracle::history::{Ending, Found, History, Step};
+use crate::oracle::model::{Edit, Expected, Model};
 use crate::oracle::policies::policy_of;
+use crate::oracle::rules::Ticket;
 use crate::plant::Plant;
 use crate::properties::scans::Walk;
 use crate::properties::{bounds, damage, exactly_once, expiry, ledger};
@@ -127,7 +128,7 @@ fn run_to_the_end(seed: u64, plant: Plant, is_traced: bool) -> Result<Stats, Vio
     for _ in 0..world.config.steps {
         world.step()?;
         if world.is_broken || world.machine.is_down() {
-            let ending = if world.machine.is_down() { Ending::PowerLoss } else { world.draw_ending() };
+            let ending = world.draw_ending();
             world.end_life(ending)?;
         }
     }
@@ -205,8 +206,9 @@ impl World {
             Err(error) => {
                 if let Unavailable::Failed(_) = &error {
                     // Perhaps it happened, perhaps not.
+                    let first_ticket = self.model.births.next();
                     let (_, edits) = self.model.ask(ask, self.now);
-                    self.push_step(ask, edits);
+                    self.push_step(ask, edits, first_ticket);
                 }
                 self.excuse(error)
             }
@@ -283,6 +285,7 @@ impl World {
 
     fn answered(&mut self, ask: &Ask, offset: u64, replies: &[Reply]) -> Result<(), Violation> {
         self.check_bounds(ask, replies)?;
+        let first_ticket = self.model.births.next();
         let (expected, edits) = self.model.ask(ask, self.now);
         if expected.len() != replies.len() {
             return Err(Violation::new(Invariant::Answers, format!("{} replies to {ask:?}", replies.len())));
@@ -294,7 +297,7 @@ impl World {
                 return Err(Violation::new(invariant, format!("{ask:?} {difference}")));
             }
         }
-        let own = self.push_step(ask, edits);
+        let own = self.push_step(ask, edits, first_ticket);
         let touched = ask.touched(&self.universe);
         self.unsettled.push(Unsettled { offset, touched, count: self.history.len(), own });
         match self.unsettled.len() >= self.config.clients || self.random.random_ratio(2, 3) {
@@ -304,12 +307,12 @@ impl World {
     }
 
     /// Adds the step of a batch that changed anything.
-    fn push_step(&mut self, ask: &Ask, edits: Vec<crate::oracle::model::Edit>) -> Option<usize> {
+    pub(crate) fn push_step(&mut self, ask: &Ask, edits: Vec<Edit>, first_ticket: Ticket) -> Option<usize> {
         if edits.is_empty() {
             return None;
         }
         let probe = ask.units.iter().find(|unit| unit.is_recognized() && is_remembered_in(unit, &edits)).cloned();
-        self.history.push(edits, probe, &self.universe);
+        self.history.push(Step::new(edits, probe, first_ticket, &self.universe));
         Some(self.history.len() - 1)
     }
 
@@ -330,7 +333,7 @@ impl World {
     }
 
     /// What an acknowledgement protects from.
-    fn protected(&self) -> &'static [Ending] {
+    pub(crate) fn protected(&self) -> &'static [Ending] {
         match self.config.durability {
             Durability::Sync => &[Ending::PowerLoss, Ending::Kill],
             Durability::Interval { .. } | Durability::None => &[Ending::Kill],
@@ -403,7 +406,8 @@ impl World {
         if matches!(result, Ok(_) | Err(Unavailable::Failed(_))) {
             self.model.advance(Touched::default().with(0), self.now);
             let edit = self.model.set_policy(&pattern, policy);
-            self.history.push(vec![edit], None, &self.universe);
+            let first_ticket = self.model.births.next();
+            self.history.push(Step::new(vec![edit], None, first_ticket, &self.universe));
         }
         match result {
             Ok(said) if said != existed => {
@@ -495,8 +499,7 @@ impl World {
 }
 
 /// Whether one of the edits is that the unit is remembered.
-fn is_remembered_in(unit: &Unit, edits: &[crate::oracle::model::Edit]) -> bool {
-    use crate::oracle::model::Edit;
+fn is_remembered_in(unit: &Unit, edits: &[Edit]) -> bool {
     edits.iter().any(|edit| match (edit, unit) {
         (Edit::Id { name: (of, id, 0), .. }, Unit::Single { key, id: Some(asked), .. }) => (of, id) == (key, asked),
         (Edit::Id { name: (of, id, 0), .. }, Unit::Atomic { items, id: Some(asked) }) => {

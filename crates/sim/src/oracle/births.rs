@@ -9,8 +9,9 @@ use crate::ask::Key;
 #[derive(Debug, Default)]
 pub struct Births {
     tickets: Vec<Birth>,
-    /// The highest number a life of the key ever had, lives that a crash took back included.
-    highest: BTreeMap<Key, u64>,
+    /// The numbers that lives of each key had, ascending, with their tickets; lives that a crash took back
+    /// included where somebody may have seen them.
+    lives: BTreeMap<Key, Vec<(Ticket, u64)>>,
 }
 
 #[derive(Debug)]
@@ -41,8 +42,19 @@ impl Births {
         let birth = &self.tickets[ticket as usize];
         match (birth.number, birth.key) {
             (Some(known), _) => known == number,
-            (None, Some(key)) => number > self.highest.get(&key).copied().unwrap_or(0),
+            (None, Some(key)) => number > self.highest(key),
             (None, None) => true,
+        }
+    }
+
+    fn highest(&self, key: Key) -> u64 {
+        self.lives.get(&key).and_then(|lives| lives.last()).map_or(0, |(_, number)| *number)
+    }
+
+    /// Births from this ticket on never came to be, and nobody was shown them.
+    pub fn forget_from(&mut self, first: Ticket) {
+        for lives in self.lives.values_mut() {
+            lives.retain(|(ticket, _)| *ticket < first);
         }
     }
 
@@ -56,7 +68,7 @@ impl Births {
         if birth.number.is_none() {
             birth.number = Some(number);
             if let Some(key) = birth.key {
-                self.highest.insert(key, number);
+                self.lives.entry(key).or_default().push((ticket, number));
             }
         }
         true

@@ -11,6 +11,7 @@ use quipu_counting::{Cell, Policy};
 
 use super::answers::is_counter;
 use super::model::{Edit, Model};
+use super::rules::Ticket;
 use crate::ask::{Key, Touched, Unit, Universe};
 use crate::violation::{Invariant, Violation};
 
@@ -44,7 +45,17 @@ pub struct Step {
     pub touched: Touched,
     /// A request whose retry tells whether the step survived, if it has one.
     pub probe: Option<Unit>,
+    /// Births from this ticket on came with this step or later.
+    pub first_ticket: Ticket,
     reason: Reason,
+}
+
+impl Step {
+    /// A step that nobody knows of yet.
+    pub fn new(edits: Vec<Edit>, probe: Option<Unit>, first_ticket: Ticket, universe: &Universe) -> Step {
+        let touched = edits.iter().fold(Touched::default(), |touched, edit| touched.with(edit.partition(universe)));
+        Step { edits, touched, probe, first_ticket, reason: Reason::None }
+    }
 }
 
 /// What a restart found.
@@ -76,9 +87,8 @@ impl History {
     }
 
     /// One more step.
-    pub fn push(&mut self, edits: Vec<Edit>, probe: Option<Unit>, universe: &Universe) {
-        let touched = edits.iter().fold(Touched::default(), |touched, edit| touched.with(edit.partition(universe)));
-        self.steps.push_back(Step { edits, touched, probe, reason: Reason::None });
+    pub fn push(&mut self, step: Step) {
+        self.steps.push_back(step);
         let floor = self.floor_of_power_loss.min(self.floor_of_kill);
         while self.dropped + STEPS_KEPT < floor {
             self.steps.pop_front();
@@ -121,28 +131,25 @@ impl History {
         }
     }
 
-    /// Takes the model back to the fewest steps that explain what was found, and returns that number and the
-    /// most that do: between the two only ids and sessions changed.
-    pub fn explain(&self, model: &mut Model, found: &Found, ending: Ending) -> Result<(usize, usize), Violation> {
+    /// The numbers of steps that explain what was found, in ascending order; the model is taken back to the
+    /// first of them. They differ in ids and sessions, or in counters that came and went.
+    pub fn explain(&self, model: &mut Model, found: &Found, ending: Ending) -> Result<Vec<usize>, Violation> {
         let floor = match ending {
             Ending::PowerLoss => self.floor_of_power_loss,
             Ending::Kill => self.floor_of_kill,
         };
         let mut difference = Difference::new(model, found);
         let mut never_right = difference.keys.clone();
-        let mut explained: Option<(usize, usize)> = None;
+        let mut explained = Vec::new();
         let mut count = self.len();
         loop {
-            match (difference.is_empty(), explained) {
-                (true, None) => explained = Some((count, count)),
-                (true, Some((_, most))) => explained = Some((count, most)),
-                (false, Some(_)) => break,
-                (false, None) => {}
+            if difference.is_empty() {
+                explained.push(count);
             }
             if count >= floor {
                 never_right.retain(|key| difference.keys.contains(key));
             }
-            if count == self.dropped || (count <= floor && explained.is_some()) {
+            if count == self.dropped || (count <= floor && !explained.is_empty()) {
                 break;
             }
             count -= 1;
@@ -150,19 +157,20 @@ impl History {
             model.undo(edits);
             difference.update(model, found, edits);
         }
-        match explained {
-            Some((fewest, most)) if most >= floor => {
-                let fewest = fewest.max(floor);
-                (count..fewest).for_each(|index| model.redo(&self.step(index).edits));
-                Ok((fewest, most))
+        explained.reverse();
+        match explained.first() {
+            Some(fewest) if *fewest >= floor => {
+                (count..*fewest).for_each(|index| model.redo(&self.step(index).edits));
+                Ok(explained)
             }
-            Some((_, most)) => Err(self.lost(most, floor, ending)),
+            Some(survived) => Err(self.lost(*survived, floor, ending)),
             None => Err(inexplicable(&never_right, model, found, ending)),
         }
     }
 
     /// Forgets the steps after these: a crash took them.
     pub fn truncate(&mut self, count: usize) {
+        assert!(count >= self.dropped, "steps that are no longer kept are certain");
         self.steps.truncate(count - self.dropped);
         self.floor_of_power_loss = self.floor_of_power_loss.min(count);
         self.floor_of_kill = self.floor_of_kill.min(count);
