@@ -61,6 +61,8 @@ impl Folder {
         }
         let is_new = !has("quipu.meta");
         let meta = if is_new { create_meta(disk, path, fresh)? } else { read_meta(disk, path)? };
+        // Whoever was killed between the rename and its sync left a name that is seen but not certain.
+        disk.sync_dir(path).map_err(io)?;
         Ok(Folder { path: path.to_path_buf(), meta, is_new, _lock: lock })
     }
 }
@@ -72,8 +74,7 @@ fn create_meta(disk: &dyn Disk, path: &Path, meta: Meta) -> Result<Meta, OpenErr
         let file = disk.create(&draft)?;
         file.write_at(&encode(&meta), 0)?;
         file.sync_data()?;
-        disk.rename(&draft, &path.join("quipu.meta"))?;
-        disk.sync_dir(path)
+        disk.rename(&draft, &path.join("quipu.meta"))
     };
     write().map_err(|source| OpenError::Io { path: path.to_path_buf(), source })?;
     Ok(meta)

@@ -150,7 +150,8 @@ fn raise_open_files(config: &Config) {
     }
     let possible = maximum.map_or(wanted, |maximum| maximum.min(wanted));
     let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(possible), maximum });
-    if raised.is_err() || possible < wanted {
+    // Both fronts at their limit at once is rare enough to say nothing about.
+    if raised.is_err() || possible < config.connections_max as u64 + OTHER_FILES {
         tracing::warn!(
             wanted,
             possible,

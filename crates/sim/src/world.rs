@@ -459,6 +459,9 @@ impl World {
     /// No more faults; everything is compared, retried, expired, closed, damaged.
     fn finish(mut self) -> Result<Stats, Violation> {
         self.disarm();
+        if self.engine().failed().is_some() {
+            self.end_life(Ending::Kill)?;
+        }
         let surprise = |error: Unavailable| Violation::new(Invariant::Progress, format!("at the end: {error}"));
         let engine = self.engine();
         let found = observe::everything(&engine, &self.universe, self.now).map_err(surprise)?;

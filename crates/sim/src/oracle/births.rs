@@ -42,13 +42,12 @@ impl Births {
         let birth = &self.tickets[ticket as usize];
         match (birth.number, birth.key) {
             (Some(known), _) => known == number,
-            (None, Some(key)) => number > self.highest(key),
+            (None, Some(key)) => {
+                let lives = self.lives.get(&key).map_or(&[][..], Vec::as_slice);
+                lives.iter().all(|(other, taken)| (*other < ticket) == (*taken < number) && *taken != number)
+            }
             (None, None) => true,
         }
-    }
-
-    fn highest(&self, key: Key) -> u64 {
-        self.lives.get(&key).and_then(|lives| lives.last()).map_or(0, |(_, number)| *number)
     }
 
     /// Births from this ticket on never came to be, and nobody was shown them.
@@ -68,7 +67,9 @@ impl Births {
         if birth.number.is_none() {
             birth.number = Some(number);
             if let Some(key) = birth.key {
-                self.lives.entry(key).or_default().push((ticket, number));
+                let lives = self.lives.entry(key).or_default();
+                let at = lives.partition_point(|(other, _)| *other < ticket);
+                lives.insert(at, (ticket, number));
             }
         }
         true

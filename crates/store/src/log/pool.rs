@@ -7,6 +7,10 @@
 //! ```
 //! Space is allocated here, by writing zeros, long before it is needed: that a disk is full shows here, where
 //! nothing is lost by it, and not in the middle of a commit.
+//!
+//! Nothing in a segment tells that another follows it. So that one deleted at the end of the log is missed, an empty
+//! file has the number of the newest segment for its name: renamed after the segment has its name, and before the
+//! segment is used. A name takes no space, so this works on a full disk too.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -39,6 +43,8 @@ pub(super) struct Pool {
     /// The file of the number after the last live one, without a header yet.
     prepared: Option<Arc<Segment>>,
     spares: Vec<PathBuf>,
+    /// The number in the marker's name; none before the first segment.
+    newest: Option<u64>,
 }
 
 impl Pool {
@@ -48,12 +54,18 @@ impl Pool {
         segment_bytes: u64,
         live: VecDeque<Live>,
         spares: Vec<PathBuf>,
+        newest: Option<u64>,
     ) -> Pool {
-        Pool { disk, dir: dir.to_path_buf(), segment_bytes, live, prepared: None, spares }
+        Pool { disk, dir: dir.to_path_buf(), segment_bytes, live, prepared: None, spares, newest }
     }
 
     pub(super) fn active_number(&self) -> u64 {
         self.live.back().map_or(0, |live| live.number)
+    }
+
+    /// The highest number that has a file.
+    pub(super) fn newest_file(&self) -> u64 {
+        self.active_number() + u64::from(self.has_prepared())
     }
 
     pub(super) fn push_live(&mut self, number: u64, base: u64) {
@@ -77,7 +89,23 @@ impl Pool {
             self.prepared = Some(Arc::new(Segment { number, path, file, capacity: length }));
             return Ok(());
         }
+        self.mark_newest(number - 1)?;
         self.disk.remove(path).map_err(LogError::io("remove", path))
+    }
+
+    /// Makes it durable that segments up to this number are there.
+    pub(super) fn mark_newest(&mut self, number: u64) -> Result<(), LogError> {
+        let path = file_path(&self.dir, number, Role::Newest);
+        match self.newest {
+            Some(marked) if marked == number => return Ok(()),
+            Some(marked) => {
+                let old = file_path(&self.dir, marked, Role::Newest);
+                self.disk.rename(&old, &path).map_err(LogError::io("rename", &old))?;
+            }
+            None => drop(self.disk.create(&path).map_err(LogError::io("create", &path))?),
+        }
+        self.newest = Some(number);
+        self.sync_dir()
     }
 
     /// Makes the next segment ready, when it is not.
@@ -113,7 +141,7 @@ impl Pool {
         Ok(None)
     }
 
-    fn create(&self) -> Result<Segment, LogError> {
+    fn create(&mut self) -> Result<Segment, LogError> {
         let path = file_path(&self.dir, self.active_number() + 1, Role::New);
         let created = self.disk.create(&path).map_err(LogError::io("create", &path));
         let filled = created.and_then(|file| {
@@ -139,11 +167,12 @@ impl Pool {
         }
     }
 
-    fn promote(&self, from: &Path, file: Arc<dyn DiskFile>) -> Result<Segment, LogError> {
+    fn promote(&mut self, from: &Path, file: Arc<dyn DiskFile>) -> Result<Segment, LogError> {
         let number = self.active_number() + 1;
         let path = file_path(&self.dir, number, Role::Log);
         self.disk.rename(from, &path).map_err(LogError::io("rename", from))?;
         self.sync_dir()?;
+        self.mark_newest(number)?;
         Ok(Segment { number, path, file, capacity: self.segment_bytes })
     }
 

@@ -9,6 +9,7 @@
 //! - a valid frame header further on in the segment, by its `durable_offset`;
 //! - a later segment: its header was written after everything before it was synced;
 //! - a frame in a segment whose own header is bad: headers are synced before frames follow;
+//! - the marker `.newest`: every segment up to its number was there;
 //! - the caller, by the offset `from`, which it has from a checkpoint.
 
 use std::collections::VecDeque;
@@ -108,16 +109,18 @@ pub(super) fn recover(
     from: u64,
     visit: &mut dyn FnMut(Visit<'_>) -> Result<(), LogError>,
 ) -> Result<Recovered, LogError> {
-    let (mut found, spares) = survey(&*disk, dir)?;
+    let Survey { mut found, spares, newest } = survey(&*disk, dir)?;
+    check_newest(dir, &found, newest)?;
     let live = arrange(&*disk, dir, &mut found, from)?;
-    let mut pool = Pool::new(disk.clone(), dir, options.segment_bytes, live, spares);
+    let mut pool = Pool::new(disk.clone(), dir, options.segment_bytes, live, spares, newest);
     let mut reading = Reading { from, visit, buffer: Vec::new(), report: Recovery::default() };
     let segments: Vec<(&Found, u64)> = found.iter().filter_map(Found::live).collect();
     let (active, base, end) = match segments.split_last() {
         None => begin(dir, &mut pool, &found, &mut reading)?,
         Some((last, sealed)) => {
             let (active, end) = reading.read_all(sealed, *last)?;
-            for blank in found.iter().filter(|file| file.number > active.number) {
+            // Downwards, so that no moment has a gap between the numbers.
+            for blank in found.iter().rev().filter(|file| file.number > active.number) {
                 reading.examine_blank(&mut pool, blank, end)?;
             }
             (Arc::new(active), last.1, end)
@@ -125,19 +128,31 @@ pub(super) fn recover(
     };
     // Whoever was killed between a rename and its sync left names that are seen but not certain.
     pool.sync_dir()?;
+    pool.mark_newest(pool.newest_file())?;
     Ok(Recovered { active, base, end, pool, report: reading.report })
 }
 
+/// The files as they lie there.
+struct Survey {
+    /// In order of their numbers.
+    found: Vec<Found>,
+    spares: Vec<PathBuf>,
+    /// What the marker says.
+    newest: Option<u64>,
+}
+
 /// Lists the files; removes those that were never finished.
-fn survey(disk: &dyn Disk, dir: &Path) -> Result<(Vec<Found>, Vec<PathBuf>), LogError> {
+fn survey(disk: &dyn Disk, dir: &Path) -> Result<Survey, LogError> {
     let mut found = Vec::new();
     let mut spares = Vec::new();
+    let mut newest = None;
     for name in disk.list(dir).map_err(LogError::io("list", dir))? {
         let path = dir.join(&name);
         match parse_name(&name) {
             None => {}
             Some((_, Role::New)) => disk.remove(&path).map_err(LogError::io("remove", &path))?,
             Some((_, Role::Spare)) => spares.push(path),
+            Some((number, Role::Newest)) => newest = newest.max(Some(number)),
             Some((number, Role::Log)) => {
                 let file = disk.open(&path).map_err(LogError::io("open", &path))?;
                 let mut header = [0; SEGMENT_HEADER_BYTES];
@@ -148,7 +163,30 @@ fn survey(disk: &dyn Disk, dir: &Path) -> Result<(Vec<Found>, Vec<PathBuf>), Log
         }
     }
     found.sort_by_key(|found| found.number);
-    Ok((found, spares))
+    Ok(Survey { found, spares, newest })
+}
+
+/// Every segment behind the last valid header up to the newest ever made must be there: where one is not, nothing
+/// else would tell how much was in it.
+fn check_newest(dir: &Path, found: &[Found], newest: Option<u64>) -> Result<(), LogError> {
+    let last_live = found.iter().rev().find_map(|file| file.live().map(|_| file.number));
+    let missing = |number: u64, role: Role, what: &str| {
+        Err(LogError::Damage { file: file_path(dir, number, role), offset: 0, what: what.to_string() })
+    };
+    match (last_live, newest) {
+        (Some(last), newest) if newest.is_none_or(|newest| newest < last) => {
+            missing(last, Role::Newest, "the marker that tells which segments there are is missing")
+        }
+        (_, None) => Ok(()),
+        (last, Some(newest)) => {
+            let first = last.map_or(FIRST_NUMBER, |last| last + 1);
+            let is_there = |number: &u64| found.binary_search_by_key(number, |file| file.number).is_ok();
+            match (first..=newest).find(|number| !is_there(number)) {
+                Some(number) => missing(number, Role::Log, "the segment is missing"),
+                None => Ok(()),
+            }
+        }
+    }
 }
 
 /// The segments in use: those with consecutive numbers up to the last valid header. What lies below a gap was

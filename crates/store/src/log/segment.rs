@@ -12,6 +12,7 @@
 //!   000000000007.log     in use, or made ready: then its header is not (yet) that of number 7
 //!   000000000003.spare   was in use, free to become the next segment
 //!   000000000008.new     being filled with zeros; worthless after a crash
+//!   000000000007.newest  empty: segments up to this number were made, so that a missing last one is noticed
 //!   lock                 held by the process that has the log open
 //! ```
 
@@ -41,6 +42,8 @@ pub(super) enum Role {
     Log,
     Spare,
     New,
+    /// No segment, a marker.
+    Newest,
 }
 
 impl Role {
@@ -49,6 +52,7 @@ impl Role {
             Role::Log => "log",
             Role::Spare => "spare",
             Role::New => "new",
+            Role::Newest => "newest",
         }
     }
 }
@@ -60,7 +64,8 @@ pub(super) fn file_path(dir: &Path, number: u64, role: Role) -> PathBuf {
 /// The number and role a file name tells, when it is one of ours.
 pub(super) fn parse_name(name: &str) -> Option<(u64, Role)> {
     let (digits, extension) = name.split_once('.')?;
-    let role = [Role::Log, Role::Spare, Role::New].into_iter().find(|role| role.extension() == extension)?;
+    let roles = [Role::Log, Role::Spare, Role::New, Role::Newest];
+    let role = roles.into_iter().find(|role| role.extension() == extension)?;
     let numeric = digits.len() >= NUMBER_DIGITS && digits.bytes().all(|byte| byte.is_ascii_digit());
     numeric.then(|| digits.parse().ok()).flatten().map(|number| (number, role))
 }
@@ -131,6 +136,7 @@ mod tests {
             (7, Role::Log, "000000000007.log"),
             (3, Role::Spare, "000000000003.spare"),
             (8, Role::New, "000000000008.new"),
+            (8, Role::Newest, "000000000008.newest"),
             (1_234_567_890_123, Role::Log, "1234567890123.log"),
         ] {
             assert_eq!(file_path(dir, number, role), Path::new(name));

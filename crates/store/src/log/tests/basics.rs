@@ -119,12 +119,19 @@ fn freed_segments_are_used_again_and_the_rest_is_deleted() {
     log.free_below(log.durable()).unwrap();
     let number = log.appender(0).unwrap().segment();
     let spares = ["000000000001.spare", "000000000002.spare"];
-    assert_eq!(files(&disk), [spares[0], spares[1], &format!("{number:012}.log"), "lock"]);
+    let [segment, newest] = ["log", "newest"].map(|role| format!("{number:012}.{role}"));
+    assert_eq!(files(&disk), [spares[0], spares[1], &segment, &newest, "lock"]);
     log.prepare_next().unwrap();
     log.prepare_next().unwrap();
     assert_eq!(
         files(&disk),
-        [spares[0], &format!("{number:012}.log"), &format!("{:012}.log", number + 1), "lock"]
+        [
+            spares[0],
+            &segment,
+            &format!("{:012}.log", number + 1),
+            &format!("{:012}.newest", number + 1),
+            "lock"
+        ]
     );
     let used = disk.used_bytes();
     for id in 100..112 {

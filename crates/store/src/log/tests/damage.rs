@@ -63,17 +63,24 @@ fn a_missing_file_is_damage() {
     let intact = SimDisk::new(1);
     closed_log(&intact);
     let paths = log_files(&intact);
-    for path in &paths[..paths.len() - 1] {
-        let disk = intact.fork(1);
-        disk.kill();
-        disk.remove(path).unwrap();
-        let error = open_at(&disk, 0).err().unwrap();
-        assert!(
-            matches!(&error, LogError::Damage { file, .. } if file == path),
-            "{}: {error}",
-            path.display()
-        );
+    for (index, path) in paths.iter().enumerate() {
+        // One in the middle, and everything from there to the end.
+        for removed in [&paths[index..=index], &paths[index..]] {
+            let disk = intact.fork(1);
+            disk.kill();
+            removed.iter().for_each(|path| disk.remove(path).unwrap());
+            let error = open_at(&disk, 0).err().unwrap();
+            assert!(
+                matches!(&error, LogError::Damage { file, .. } if file == path),
+                "{}: {error}",
+                path.display()
+            );
+        }
     }
+    // What tells about a missing segment must be there itself.
+    let marker = files(&intact).into_iter().find(|name| name.ends_with(".newest")).unwrap();
+    intact.remove(&Path::new(DIR).join(marker)).unwrap();
+    assert!(matches!(open_at(&intact, 0), Err(LogError::Damage { .. })));
 }
 
 #[test]
@@ -81,8 +88,8 @@ fn a_log_that_ends_before_the_callers_checkpoint_is_damage() {
     let disk = SimDisk::new(1);
     let end = closed_log(&disk).last().unwrap().0;
     assert!(matches!(open_at(&disk, end + 1000), Err(LogError::Damage { .. })));
-    for path in log_files(&disk) {
-        disk.remove(&path).unwrap();
+    for name in files(&disk).iter().filter(|name| *name != "lock") {
+        disk.remove(&Path::new(DIR).join(name)).unwrap();
     }
     assert!(matches!(open_at(&disk, 1), Err(LogError::Damage { .. })), "an empty folder is no excuse");
     open(&disk);
