@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::packages;
 use crate::servers::Server;
-use crate::workspace::{Binary, scratch_folder, target_folder};
+use crate::workspace::{Binary, Scratch, target_folder};
 
 /// Keys that exist before a row begins.
 const KEYS: u64 = 1_000_000;
@@ -138,7 +138,7 @@ const HEADER: &str = concat!(
 
 /// Fresh servers for every row: no row inherits memory, files or background work from another.
 fn measure_row(binary: &Path, row: &Row, rounds: usize, divisor: u64) -> Result<Value> {
-    let folder = scratch_folder("bench")?;
+    let folder = Scratch::new("bench")?;
     let redis = Server::redis(&folder.path().join("redis"), row.durability.redis)?;
     let quipu = Server::quipu(binary, &folder.path().join("quipu"), row.durability.quipu)?;
     for server in [&redis, &quipu] {

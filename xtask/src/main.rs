@@ -12,6 +12,7 @@
 #[cfg(test)]
 mod arrows;
 mod compare;
+mod interrupt;
 mod memory;
 mod packages;
 #[cfg(test)]
@@ -71,7 +72,9 @@ enum Torture {
 }
 
 fn main() -> Result<()> {
-    match Arguments::parse().task {
+    let task = Arguments::parse().task;
+    interrupt::watch()?;
+    match task {
         Task::Test => steps::test(),
         Task::Fix => steps::fix(),
         Task::Bench(Bench::Compare(arguments)) => compare::run(&arguments),

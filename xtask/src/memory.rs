@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::packages;
 use crate::servers::Server;
-use crate::workspace::{Binary, scratch_folder};
+use crate::workspace::{Binary, Scratch};
 
 /// Names as people give them.
 const KEY_FORMAT: &str = "counter:post:{n}:like:2026-02-23";
@@ -35,7 +35,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     println!("server       | value    | resident MiB | bytes per counter");
     for value in VALUES {
         for name in ["redis-server", "quipu"] {
-            let folder = scratch_folder("memory")?;
+            let folder = Scratch::new("memory")?;
             let server = match name {
                 "quipu" => Server::quipu(&binary, &folder.path().join("quipu"), "interval:1000")?,
                 _ => Server::redis(&folder.path().join("redis"), "everysec")?,

@@ -16,9 +16,10 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use crate::exactly_once::{Acknowledged, Clients, Place, prove};
+use crate::interrupt::{Pending, Undo};
 use crate::packages;
 use crate::servers::Server;
-use crate::workspace::{Binary, scratch_folder};
+use crate::workspace::{Binary, Scratch};
 
 /// xfs wants 300 MB; a quipu folder has some log segments of 64 MiB.
 const IMAGE_BYTES: u64 = 2 << 30;
@@ -59,7 +60,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let seed = arguments.seed.unwrap_or_else(|| StdRng::from_os_rng().random());
     println!("{} cuts, --seed {seed}", arguments.cuts);
     let mut random = StdRng::seed_from_u64(seed);
-    let folder = scratch_folder("power")?;
+    let folder = Scratch::new("power")?;
     let mut worlds = [World::new(folder.path(), "ext4")?, World::new(folder.path(), "xfs")?];
     for cut in 1..=arguments.cuts {
         let world = &mut worlds[cut as usize % 2];
@@ -115,7 +116,8 @@ struct Disk {
     kind: &'static str,
     image: PathBuf,
     mount_point: PathBuf,
-    is_mounted: bool,
+    /// While it is mounted.
+    mounted: Option<Pending>,
 }
 
 impl Disk {
@@ -125,12 +127,12 @@ impl Disk {
         std::fs::create_dir_all(&mount_point)?;
         File::create(&image)?.set_len(IMAGE_BYTES)?;
         call(Command::new(format!("mkfs.{kind}")).arg("-q").arg(&image))?;
-        Ok(Disk { kind, image, mount_point, is_mounted: false })
+        Ok(Disk { kind, image, mount_point, mounted: None })
     }
 
     fn mount(&mut self) -> Result<()> {
         call(Command::new("mount").args(["-o", "loop"]).arg(&self.image).arg(&self.mount_point))?;
-        self.is_mounted = true;
+        self.mounted = Some(Pending::new(Undo::Unmount(self.mount_point.clone())));
         Ok(())
     }
 
@@ -147,14 +149,14 @@ impl Disk {
                 Err(_) => thread::sleep(Duration::from_millis(20)),
             }
         }
-        self.is_mounted = false;
+        self.mounted = None;
         Ok(())
     }
 }
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        if self.is_mounted && self.unmount().is_err() {
+        if self.mounted.is_some() && self.unmount().is_err() {
             // Lazily: it goes as soon as the last process lets go of it.
             let _ = call(Command::new("umount").arg("--lazy").arg(&self.mount_point));
         }

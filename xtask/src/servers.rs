@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use crate::interrupt::{Pending, Undo};
+
 /// How long a server may take until it answers; also with a large folder to recover.
 const START_MAX: Duration = Duration::from_secs(60);
 
@@ -21,6 +23,7 @@ pub struct Server {
     child: Child,
     /// Where it speaks RESP.
     pub resp: SocketAddr,
+    _pending: Pending,
 }
 
 impl Server {
@@ -37,7 +40,7 @@ impl Server {
             .stdout(File::create(folder.join("stdout.log"))?)
             .spawn()
             .context("cannot start redis-server")?;
-        let mut server = Server { child, resp };
+        let mut server = Server::new(child, resp);
         server.wait_until("redis-server answers", |server| Ok(answers_ping(server.resp).then_some(())))?;
         Ok(server)
     }
@@ -56,11 +59,16 @@ impl Server {
             .stderr(File::create(&log)?)
             .spawn()
             .with_context(|| format!("cannot start {}", binary.display()))?;
-        let mut server = Server { child, resp: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)) };
+        let mut server = Server::new(child, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
         server.resp = server
             .wait_until("quipu serves", |_| Ok(resp_address(&std::fs::read_to_string(&log)?)))
             .with_context(|| format!("quipu said: {}", std::fs::read_to_string(&log).unwrap_or_default()))?;
         Ok(server)
+    }
+
+    fn new(child: Child, resp: SocketAddr) -> Server {
+        let pending = Pending::new(Undo::Kill(child.id()));
+        Server { child, resp, _pending: pending }
     }
 
     /// SIGKILL, and waits for the end.

@@ -5,6 +5,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::interrupt::{Pending, Undo};
+
 /// Top folder of the repository.
 pub fn top() -> &'static Path {
     let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -49,8 +51,23 @@ impl Binary {
 }
 
 /// A fresh folder for data of servers, removed when dropped.
-pub fn scratch_folder(purpose: &str) -> Result<tempfile::TempDir> {
-    let target = target_folder()?;
-    std::fs::create_dir_all(&target)?;
-    Ok(tempfile::Builder::new().prefix(&format!("{purpose}-")).tempdir_in(target)?)
+pub struct Scratch {
+    folder: tempfile::TempDir,
+    _pending: Pending,
+}
+
+impl Scratch {
+    /// In cargo's output folder, under a name that says what it was for.
+    pub fn new(purpose: &str) -> Result<Scratch> {
+        let target = target_folder()?;
+        std::fs::create_dir_all(&target)?;
+        let folder = tempfile::Builder::new().prefix(&format!("{purpose}-")).tempdir_in(target)?;
+        let pending = Pending::new(Undo::Remove(folder.path().to_path_buf()));
+        Ok(Scratch { folder, _pending: pending })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
 }

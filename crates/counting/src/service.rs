@@ -25,9 +25,9 @@ pub enum Unavailable {
     /// The disk is full; nothing was changed.
     #[error("the disk is full: {0}; nothing was changed, free some space and retry")]
     Full(String),
-    /// A write or sync failed earlier. What was acknowledged is safe; this request's outcome is unknown until
-    /// a restart has read the log.
-    #[error("the log failed and the server must be restarted: {0}; outcome unknown, retry with the same request id")]
+    /// A write or sync failed, or what lies on disk cannot be read. What was acknowledged is safe; this request's
+    /// outcome is unknown until a restart has read the log.
+    #[error("the data folder failed: {0}; outcome unknown, retry with the same request id")]
     Failed(String),
     /// More work than can be queued.
     #[error("overloaded, nothing was changed: {0}; retry later")]

@@ -26,6 +26,8 @@ struct Begun {
     ids: Vec<Remembered>,
     /// Producers whose session is in it, marked as changed again if the checkpoint fails.
     producers: Vec<Box<[u8]>>,
+    /// Rows of the expiry index that go with it, kept for the next one if it fails.
+    due_rows: Vec<Vec<u8>>,
     /// Everything but the cells.
     rows: Rows,
 }
@@ -59,7 +61,7 @@ impl Engine {
         cuts: &mut [u64],
         between: &mut dyn FnMut(),
     ) -> Result<(), ColdError> {
-        let Begun { cut, generation, ids, producers, rows } = self.begin_cut(partition)?;
+        let Begun { cut, generation, ids, producers, due_rows, rows } = self.begin_cut(partition)?;
         let written = self.collect(partition, rows, between).and_then(|rows| match rows {
             Some(rows) => self.write_cut(partition, generation, &cut, ids, rows, between).map(Some),
             None => Ok(None),
@@ -73,6 +75,11 @@ impl Engine {
             let oldest = cuts.iter().copied().min().unwrap_or(0);
             self.oldest_cut.store(oldest, Ordering::Release);
             self.log.free_below(oldest).map_err(|error| ColdError::Refused(error.to_string()))?;
+        } else {
+            let mut held = self.partitions[usize::from(partition)].lock();
+            if held.generation == generation {
+                held.due_rows.extend(due_rows);
+            }
         }
         written.map(|_| ())
     }
@@ -101,11 +108,12 @@ impl Engine {
                 rows.push(&rows::session_key(producer), Some(&value))?;
             }
         }
-        for row in std::mem::take(&mut held.due_rows) {
-            rows.push(&row, None)?;
+        let due_rows = std::mem::take(&mut held.due_rows);
+        for row in &due_rows {
+            rows.push(row, None)?;
         }
         held.begin_cut();
-        Ok(Begun { cut, generation: held.generation, ids: held.ids.begin_cut(), producers, rows })
+        Ok(Begun { cut, generation: held.generation, ids: held.ids.begin_cut(), producers, due_rows, rows })
     }
 
     /// The cells of the cut; `None` when all counters were deleted meanwhile.

@@ -102,9 +102,13 @@ impl Engine {
         let path = path.as_ref();
         let disk: Arc<dyn Disk> = Arc::new(RealDisk);
         let cache_bytes = (options.memory_bytes / 32).clamp(8 << 20, 64 << 20);
-        let open_cold = || -> Result<Arc<dyn ColdStore>, OpenError> {
+        let open_cold = |folder: &Folder| -> Result<Arc<dyn ColdStore>, OpenError> {
             let options = ColdOptions { cache_bytes, ..ColdOptions::default() };
-            Ok(Arc::new(LsmStore::open(path.join("cold"), options)?))
+            let path = folder.path.join("cold");
+            if !folder.is_new && !LsmStore::is_at(&path) {
+                return Err(folder.missing("its cold store (the folder cold)"));
+            }
+            Ok(Arc::new(LsmStore::open(path, options)?))
         };
         let clock = Arc::clone(&options.clock);
         if options.memory_bytes < MEMORY_BYTES_MIN {
@@ -125,19 +129,19 @@ impl Engine {
         path: &Path,
         options: Options,
     ) -> Result<Arc<Engine>, OpenError> {
-        Engine::open_with(disk, path, || Ok(cold), options)
+        Engine::open_with(disk, path, |_| Ok(cold), options)
     }
 
     fn open_with(
         disk: Arc<dyn Disk>,
         path: &Path,
-        open_cold: impl FnOnce() -> Result<Arc<dyn ColdStore>, OpenError>,
+        open_cold: impl FnOnce(&Folder) -> Result<Arc<dyn ColdStore>, OpenError>,
         options: Options,
     ) -> Result<Arc<Engine>, OpenError> {
         check_options(&options)?;
         let entropy = match options.entropy {
             Some(entropy) => entropy,
-            None => system_entropy().map_err(|source| OpenError::Io { path: "/dev/urandom".into(), source })?,
+            None => system_entropy().map_err(|source| OpenError::io(Path::new("/dev/urandom"), source))?,
         };
         let (secrets, seed) = entropy.split_at(32);
         let (identity, node) = secrets.split_at(16);
@@ -149,8 +153,9 @@ impl Engine {
         };
         let hash_seed = u64::from_le_bytes(array(seed));
         let folder = Folder::open(&*disk, path, fresh)?;
-        let cold = open_cold()?;
-        let recovered = crate::recover::recover(disk, &folder, &*cold, &options, hash_seed)?;
+        let cold = open_cold(&folder)?;
+        let recovered = crate::recover::recover(Arc::clone(&disk), &folder, &*cold, &options, hash_seed)?;
+        folder.establish(&*disk)?;
         let partition_budget_bytes = (options.memory_bytes as usize) / usize::from(folder.meta.partitions);
         Ok(Arc::new(Engine {
             partitions: recovered.partitions.into_iter().map(Mutex::new).collect(),
@@ -178,7 +183,7 @@ impl Engine {
     }
 
     fn start_threads(self: &Arc<Engine>, clock: &Clock) -> Result<(), OpenError> {
-        let spawn = |source| OpenError::Io { path: "a thread".into(), source };
+        let spawn = |source| OpenError::io(Path::new("a thread"), source);
         *self.syncer.lock() = Some(spawn_syncer(&self.log, self.durability)?);
         let _ = self.pool.set(Pool::start().map_err(spawn)?);
         let _ = self.keeper.set(Keeper::start(Arc::downgrade(self), Arc::clone(clock)).map_err(spawn)?);

@@ -7,6 +7,8 @@
 //! log/             segments of the log
 //! cold/            the cold store
 //! ```
+//! The meta file is written last: in a folder that has one, the log and the cold store were there too, and where one of
+//! them is missing somebody removed it. A folder without one was never used, and must not hold anything.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -41,16 +43,16 @@ pub struct Folder {
     pub path: PathBuf,
     /// What it says.
     pub meta: Meta,
-    /// Whether it was created just now.
+    /// Whether nobody ever used it: it has no meta file yet.
     pub is_new: bool,
     /// Held for its lock.
     _lock: Arc<dyn DiskFile>,
 }
 
 impl Folder {
-    /// Locks the folder and reads what it says, or creates it with `fresh`.
+    /// Locks the folder and reads what it says. A new one says `fresh` once it is [established](Folder::establish).
     pub fn open(disk: &dyn Disk, path: &Path, fresh: Meta) -> Result<Folder, OpenError> {
-        let io = |source| OpenError::Io { path: path.to_path_buf(), source };
+        let io = |source| OpenError::io(path, source);
         disk.create_dir_all(path).map_err(io)?;
         let lock_path = path.join("quipu.lock");
         let names = disk.list(path).map_err(io)?;
@@ -60,29 +62,37 @@ impl Folder {
             return Err(OpenError::Locked(path.to_path_buf()));
         }
         let is_new = !has("quipu.meta");
-        let meta = if is_new { create_meta(disk, path, fresh)? } else { read_meta(disk, path)? };
-        // Whoever was killed between the rename and its sync left a name that is seen but not certain.
-        disk.sync_dir(path).map_err(io)?;
+        let meta = if is_new { fresh } else { read_meta(disk, path)? };
         Ok(Folder { path: path.to_path_buf(), meta, is_new, _lock: lock })
     }
-}
 
-/// Written under another name first: a folder either has a whole meta file or none.
-fn create_meta(disk: &dyn Disk, path: &Path, meta: Meta) -> Result<Meta, OpenError> {
-    let write = || -> std::io::Result<()> {
-        let draft = path.join("quipu.meta.draft");
-        let file = disk.create(&draft)?;
-        file.write_at(&encode(&meta), 0)?;
-        file.sync_data()?;
-        disk.rename(&draft, &path.join("quipu.meta"))
-    };
-    write().map_err(|source| OpenError::Io { path: path.to_path_buf(), source })?;
-    Ok(meta)
+    /// Writes the meta file of a new folder, now that everything else is there. Under another name first: a folder
+    /// either has a whole one or none.
+    pub fn establish(&self, disk: &dyn Disk) -> Result<(), OpenError> {
+        let write = || -> std::io::Result<()> {
+            if self.is_new {
+                let draft = self.path.join("quipu.meta.draft");
+                let file = disk.create(&draft)?;
+                file.write_at(&encode(&self.meta), 0)?;
+                file.sync_data()?;
+                disk.rename(&draft, &self.path.join("quipu.meta"))?;
+            }
+            // Also of an old one: whoever was killed between the rename and its sync left a name that is seen but
+            // not certain.
+            disk.sync_dir(&self.path)
+        };
+        write().map_err(|source| OpenError::io(&self.path, source))
+    }
+
+    /// Something that must be there is not.
+    pub fn missing(&self, part: &str) -> OpenError {
+        OpenError::Damaged { path: self.path.clone(), what: format!("{part} is missing") }
+    }
 }
 
 fn read_meta(disk: &dyn Disk, path: &Path) -> Result<Meta, OpenError> {
     let file_path = path.join("quipu.meta");
-    let io = |source| OpenError::Io { path: file_path.clone(), source };
+    let io = |source| OpenError::io(&file_path, source);
     let mut bytes = [0; META_BYTES];
     let file = disk.open(&file_path).map_err(io)?;
     let read = file.read_at(&mut bytes, 0).map_err(io)?;

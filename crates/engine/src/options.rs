@@ -1,6 +1,6 @@
 //! What the owner of an engine chooses, and why an engine may refuse to open.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -82,17 +82,49 @@ pub enum OpenError {
         what: String,
     },
     /// The file system refused.
-    #[error("cannot use the data folder {}: {source}", path.display())]
+    #[error("cannot use {}: {source}; the data folder (--data) must be a folder that quipu may write to", path.display())]
     Io {
         /// The folder or file.
         path: PathBuf,
         /// What the system said.
         source: std::io::Error,
     },
+    /// There is no room to begin.
+    #[error("there is no room for the data folder: {0}; free some space and start again, nothing was lost")]
+    Full(String),
     /// The log refused.
     #[error(transparent)]
-    Log(#[from] LogError),
+    Log(LogError),
     /// The cold store refused.
     #[error(transparent)]
-    Cold(#[from] ColdError),
+    Cold(ColdError),
+}
+
+impl OpenError {
+    /// An error of the file system, told apart by what the operator can do about it.
+    pub(crate) fn io(path: &Path, source: std::io::Error) -> OpenError {
+        use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+        match source.kind() {
+            StorageFull | QuotaExceeded => OpenError::Full(format!("{}: {source}", path.display())),
+            _ => OpenError::Io { path: path.to_path_buf(), source },
+        }
+    }
+}
+
+impl From<LogError> for OpenError {
+    fn from(error: LogError) -> OpenError {
+        match error {
+            LogError::Full(what) => OpenError::Full(what.to_string()),
+            other => OpenError::Log(other),
+        }
+    }
+}
+
+impl From<ColdError> for OpenError {
+    fn from(error: ColdError) -> OpenError {
+        match error {
+            ColdError::Full { action, source } => OpenError::Full(format!("cannot {action}: {source}")),
+            other => OpenError::Cold(other),
+        }
+    }
 }

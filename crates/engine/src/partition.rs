@@ -364,13 +364,15 @@ impl Partition {
     }
 
     fn sweep(&mut self, chunk: usize) {
-        let seed = self.hash_seed;
+        let (seed, time_ms) = (self.hash_seed, self.time_ms);
         let (evictions, evicted, complete) = (&mut self.evictions, &mut self.evicted, &mut self.complete);
         self.table.sweep_chunk(
             chunk,
             |key| hash(key, seed),
-            |flags, key| {
-                if flags.any(Flags::DIRTY) {
+            |flags, key, expires_at_ms| {
+                // What has expired is about to be removed, which takes the counter in memory.
+                let has_expired = expires_at_ms <= time_ms && !flags.any(Flags::ABSENT);
+                if flags.any(Flags::DIRTY) || has_expired {
                     Fate::Stay
                 } else if flags.any(Flags::REFERENCED) {
                     Fate::StayUnreferenced

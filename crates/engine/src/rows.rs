@@ -110,6 +110,14 @@ pub fn expiry_key(expires_at_ms: u64, key: &[u8]) -> Vec<u8> {
     row
 }
 
+/// The time and the key of a row of the expiry index.
+pub fn parse_expiry_key(row: &[u8]) -> (u64, &[u8]) {
+    match row.split_first().and_then(|(_, rest)| rest.split_first_chunk::<8>()) {
+        Some((expires_at_ms, key)) => (u64::from_be_bytes(*expires_at_ms), key),
+        None => (0, &[]),
+    }
+}
+
 /// The row of a session.
 pub fn session_key(producer: &[u8]) -> Vec<u8> {
     [SESSION_PREFIX, producer].concat()

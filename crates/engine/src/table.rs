@@ -375,19 +375,19 @@ impl Table {
     }
 
     /// Copies what stays out of the chunk and frees it. Record numbers of what stays change. `hash` gives the
-    /// hash of a key. Returns how many records left.
+    /// hash of a key; `fate` is asked with flags, key and expiry. Returns how many records left.
     pub fn sweep_chunk(
         &mut self,
         index: usize,
         hash: impl Fn(&[u8]) -> u32,
-        mut fate: impl FnMut(Flags, &[u8]) -> Fate,
+        mut fate: impl FnMut(Flags, &[u8], u64) -> Fate,
     ) -> usize {
         debug_assert_ne!(index, self.current);
         let mut left = 0;
         for number in self.chunk_records(index) {
             let flags = self.flags(number);
             let key_hash = hash(self.key(number));
-            match fate(flags, self.key(number)) {
+            match fate(flags, self.key(number), record::cell(self.bytes(number)).expires_at_ms) {
                 Fate::Leave => {
                     self.remove(key_hash, number);
                     left += 1;
@@ -535,7 +535,7 @@ mod tests {
         let before = table.allocated_bytes();
         for chunk in 0..table.chunk_count() {
             if table.chunk_reclaimable(chunk, 64).is_some() {
-                table.sweep_chunk(chunk, hash, |_, key| if key[39] == b'7' { Fate::Stay } else { Fate::Leave });
+                table.sweep_chunk(chunk, hash, |_, key, _| if key[39] == b'7' { Fate::Stay } else { Fate::Leave });
             }
         }
         assert!(table.allocated_bytes() < before / 2);

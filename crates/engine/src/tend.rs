@@ -221,7 +221,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Brings counters on disk whose time has come into memory, where [`Engine::expire_due`] removes them.
+    /// Brings counters on disk whose time has come into memory, where [`Engine::expire_due`] removes them. A row
+    /// of the index is done with when its counter is gone or expires at another time; only over such rows does
+    /// `from` move on, so that a counter that was evicted again before its turn is found again.
     fn fetch_due(&self, index: usize, from: &mut Vec<u8>, now_ms: u64) -> Result<(), ColdError> {
         let (space, generation) = {
             let held = self.partitions[index].lock();
@@ -234,8 +236,6 @@ impl Engine {
             due.push(row.to_vec());
             if due.len() < DUE_ROWS_PER_ROUND { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
-        let Some(last) = due.last() else { return Ok(()) };
-        *from = last.clone();
         let mut missing = Missing::default();
         {
             let mut held = self.partitions[index].lock();
@@ -243,14 +243,24 @@ impl Engine {
                 from.clear();
                 return Ok(());
             }
-            for row in &due {
-                let key = row.get(9..).unwrap_or_default();
+            let mut all_done = true;
+            for row in due {
+                let (expires_at_ms, key) = rows::parse_expiry_key(&row);
                 let hash = held.hash(key);
-                if !key.is_empty() && !held.complete && held.table.find(hash, key).is_none() {
-                    missing.cell(&held, hash, key);
+                let is_done = match held.table.find(hash, key) {
+                    Some(number) => held.table.cell(number).is_none_or(|cell| cell.expires_at_ms != expires_at_ms),
+                    None if held.complete || key.is_empty() => true,
+                    None => {
+                        missing.cell(&held, hash, key);
+                        false
+                    }
+                };
+                all_done &= is_done;
+                if all_done {
+                    from.clone_from(&row);
+                    held.due_rows.push(row);
                 }
             }
-            held.due_rows.extend(due);
         }
         self.fetch(missing, &mut Fetched::default())
     }

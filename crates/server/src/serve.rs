@@ -13,6 +13,7 @@ use anyhow::{Context, bail};
 use parking_lot::Mutex;
 use quipu_counting::Counters;
 use quipu_engine::{Engine, Options};
+use quipu_store::Durability;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -91,17 +92,20 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     let end = runtime.block_on(signals.wait_or_failure(|| engine.failed()));
     match &end {
         End::Signal(name) => health.set(format!("draining after {name}")),
-        End::Failed(reason) => health.set(format!("the log failed: {reason}")),
+        End::Failed(reason) => health.set(reason.clone()),
     }
     tracing::info!("draining");
     runtime.block_on(http.drain());
     resp.stop();
     let closed = engine.close();
     if let End::Failed(reason) = end {
-        bail!(
-            "the log failed: {reason}. Everything acknowledged is safe, nothing more was acknowledged. \
-             Check the disk, then start quipu again"
-        );
+        let promise = match config.durability {
+            Durability::Sync => "Everything acknowledged is safe",
+            Durability::Interval { .. } | Durability::None => {
+                "What was acknowledged before the last sync is safe, what came after it may be lost"
+            }
+        };
+        bail!("{reason}. {promise}; nothing more was acknowledged. Check the disk, then start quipu again");
     }
     closed.context("the last flush failed")?;
     tracing::info!("stopped");

@@ -127,7 +127,7 @@ fn what_is_not_settled_is_never_said() {
     let said = client.rest();
     assert_eq!(
         said,
-        "-UNAVAILABLE the log failed and the server must be restarted: as told; outcome unknown, retry with the same \
+        "-UNAVAILABLE the data folder failed: as told; outcome unknown, retry with the same \
          request id|"
     );
     front.stop();

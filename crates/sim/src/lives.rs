@@ -12,7 +12,6 @@ use crate::machine::Machine;
 use crate::observe;
 use crate::oracle::answers::compare;
 use crate::oracle::history::{Ending, Found};
-use crate::oracle::model::Edit;
 use crate::properties::{exactly_once, ledger, twins};
 use crate::violation::{Invariant, Violation};
 use crate::world::{FOLDER, World};
@@ -188,9 +187,9 @@ impl World {
             if is_known {
                 (survived..next).for_each(|index| self.model.redo(&self.history.step(index).edits));
                 survived = next;
-            } else {
-                self.forget_after(survived);
+                continue;
             }
+            self.forget_after(survived);
             let first_ticket = self.model.births.next();
             let (expected, edits) = self.model.ask(&ask, self.now);
             for (expected, reply) in expected.iter().zip(&batch.replies) {
@@ -199,14 +198,12 @@ impl World {
                     return Ok(Err(Violation::new(Invariant::ExactlyOnce, what)));
                 }
             }
-            if !is_known {
-                if let Some(own) = self.push_step(&ask, edits, first_ticket) {
-                    engine.settle(offset)?;
-                    let protected = self.protected();
-                    self.history.show(ask.touched(&self.universe), own + 1, Some(own), protected);
-                }
-                return Ok(Ok(()));
+            if let Some(own) = self.push_step(&ask, edits, first_ticket) {
+                engine.settle(offset)?;
+                let protected = self.protected();
+                self.history.show(ask.touched(&self.universe), own + 1, Some(own), protected);
             }
+            return Ok(Ok(()));
         }
         self.forget_after(survived);
         Ok(Ok(()))
@@ -214,14 +211,9 @@ impl World {
 
     /// A retry that tells whether this step survived.
     fn probe(&self, index: usize) -> Option<Ask> {
-        let step = self.history.step(index);
-        let window_ms = self.config.window_ms;
-        let is_remembered = step.edits.iter().all(|edit| match edit {
-            Edit::Id { after: Some(known), .. } => self.now - known.at < window_ms,
-            _ => true,
-        });
-        let probe = step.probe.clone().filter(|_| is_remembered)?;
-        Some(Ask { units: vec![probe] })
+        let counts = |at: &Option<u64>| at.is_none_or(|at| self.now - at < self.config.window_ms);
+        let probe = self.history.step(index).probes.iter().find(|(_, at)| counts(at));
+        probe.map(|(unit, _)| Ask { units: vec![unit.clone()] })
     }
 
     fn forget_after(&mut self, survived: usize) {

@@ -311,8 +311,7 @@ impl World {
         if edits.is_empty() {
             return None;
         }
-        let probe = ask.units.iter().find(|unit| unit.is_recognized() && is_remembered_in(unit, &edits)).cloned();
-        self.history.push(Step::new(edits, probe, first_ticket, &self.universe));
+        self.history.push(Step::new(edits, &ask.units, first_ticket, &self.universe));
         Some(self.history.len() - 1)
     }
 
@@ -407,7 +406,7 @@ impl World {
             self.model.advance(Touched::default().with(0), self.now);
             let edit = self.model.set_policy(&pattern, policy);
             let first_ticket = self.model.births.next();
-            self.history.push(Step::new(vec![edit], None, first_ticket, &self.universe));
+            self.history.push(Step::new(vec![edit], &[], first_ticket, &self.universe));
         }
         match result {
             Ok(said) if said != existed => {
@@ -499,18 +498,4 @@ impl World {
         }
         Ok(())
     }
-}
-
-/// Whether one of the edits is that the unit is remembered.
-fn is_remembered_in(unit: &Unit, edits: &[Edit]) -> bool {
-    edits.iter().any(|edit| match (edit, unit) {
-        (Edit::Id { name: (of, id, 0), .. }, Unit::Single { key, id: Some(asked), .. }) => (of, id) == (key, asked),
-        (Edit::Id { name: (of, id, 0), .. }, Unit::Atomic { items, id: Some(asked) }) => {
-            (*of, id) == (items[0].0, asked)
-        }
-        (Edit::Session { producer: of, after, .. }, Unit::Session { producer, epoch, sequence, .. }) => {
-            of == producer && after.is_some_and(|after| (after.epoch, after.sequence) == (*epoch, *sequence))
-        }
-        _ => false,
-    })
 }

@@ -117,10 +117,10 @@ pub enum ColdError {
         source: io::Error,
     },
     /// Bytes on disk are not what was written.
-    #[error("cold store: damaged: {0}")]
+    #[error("the cold store is damaged: {0}; restore the data folder from a backup or a replica")]
     Damaged(String),
     /// The folder is not a cold store, or one of a version this program does not know.
-    #[error("cold store: {0}")]
+    #[error("cold store: {0}: start the version of quipu that wrote it, or export there and import here")]
     Format(String),
     /// Another process has the folder open.
     #[error("cold store: {} is in use by another process", .0.display())]

@@ -14,4 +14,4 @@ pub mod log;
 
 pub use disk::{Disk, DiskFile, RealDisk};
 pub use disk_sim::SimDisk;
-pub use log::{Appender, Durability, Log, LogError, LogOptions, Syncer, Visit, spawn_syncer};
+pub use log::{Appender, Durability, LOG_START, Log, LogError, LogOptions, Syncer, Visit, spawn_syncer};

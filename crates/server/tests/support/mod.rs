@@ -30,8 +30,14 @@ impl Server {
 
     /// The same with more arguments of `quipu serve`.
     pub fn start_with(data: &Path, arguments: &[&str]) -> Server {
-        let mut child = serve_command(data)
-            .args(arguments)
+        let mut command = serve_command(data);
+        command.args(arguments);
+        Server::spawn(command)
+    }
+
+    /// The same from a command made ready elsewhere.
+    pub fn spawn(mut command: Command) -> Server {
+        let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())

@@ -43,8 +43,8 @@ pub struct Step {
     pub edits: Vec<Edit>,
     /// The partitions whose state contains it.
     pub touched: Touched,
-    /// A request whose retry tells whether the step survived, if it has one.
-    pub probe: Option<Unit>,
+    /// Requests whose retry tells whether the step survived, with the time from which their ids count.
+    pub probes: Vec<(Unit, Option<u64>)>,
     /// Births from this ticket on came with this step or later.
     pub first_ticket: Ticket,
     reason: Reason,
@@ -52,9 +52,28 @@ pub struct Step {
 
 impl Step {
     /// A step that nobody knows of yet.
-    pub fn new(edits: Vec<Edit>, probe: Option<Unit>, first_ticket: Ticket, universe: &Universe) -> Step {
+    pub fn new(edits: Vec<Edit>, asked: &[Unit], first_ticket: Ticket, universe: &Universe) -> Step {
+        let probe = |unit: &Unit| edits.iter().find_map(|edit| remembered_at(unit, edit)).map(|at| (unit.clone(), at));
+        let probes = asked.iter().filter_map(probe).collect();
         let touched = edits.iter().fold(Touched::default(), |touched, edit| touched.with(edit.partition(universe)));
-        Step { edits, touched, probe, first_ticket, reason: Reason::None }
+        Step { edits, touched, probes, first_ticket, reason: Reason::None }
+    }
+}
+
+/// Whether the edit is that the unit is remembered, and if by an id, from when on.
+fn remembered_at(unit: &Unit, edit: &Edit) -> Option<Option<u64>> {
+    match (edit, unit) {
+        (Edit::Id { name: (of, id, 0), after, .. }, Unit::Single { key, id: Some(asked), .. }) => {
+            ((of, id) == (key, asked)).then(|| after.as_ref().map(|known| known.at))
+        }
+        (Edit::Id { name: (of, id, 0), after, .. }, Unit::Atomic { items, id: Some(asked) }) => {
+            ((*of, id) == (items[0].0, asked)).then(|| after.as_ref().map(|known| known.at))
+        }
+        (Edit::Session { producer: of, after, .. }, Unit::Session { producer, epoch, sequence, .. }) => {
+            let is_it = after.is_some_and(|after| (after.epoch, after.sequence) == (*epoch, *sequence));
+            (of == producer && is_it).then_some(None)
+        }
+        _ => None,
     }
 }
 

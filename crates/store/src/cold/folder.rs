@@ -46,6 +46,11 @@ pub(super) struct Folder {
 }
 
 impl Folder {
+    /// Whether a folder has the marker of a store.
+    pub(super) fn is_at(root: &Path) -> bool {
+        root.join(FORMAT).exists()
+    }
+
     /// Opens the folder, creating it when it does not exist.
     pub(super) fn open(root: &Path) -> Result<Self, ColdError> {
         let spaces = root.join(SPACES);

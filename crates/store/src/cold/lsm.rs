@@ -67,6 +67,11 @@ pub struct LsmStore {
 }
 
 impl LsmStore {
+    /// Whether there is a store in the folder, as far as its marker tells.
+    pub fn is_at(path: impl AsRef<Path>) -> bool {
+        Folder::is_at(path.as_ref())
+    }
+
     /// Opens the store in a folder, creating it when there is none. Reads a few blocks of each table, not the
     /// rows.
     pub fn open(path: impl AsRef<Path>, options: ColdOptions) -> Result<Self, ColdError> {

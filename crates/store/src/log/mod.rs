@@ -59,6 +59,9 @@ use pool::Pool;
 use roll::Active;
 use syncer::{Preparation, Waiter};
 
+/// The offset of the first record of all: a log that has begun is durable up to here.
+pub const LOG_START: u64 = segment::SEGMENT_HEADER_BYTES as u64;
+
 /// The log of one folder. Shared between threads by reference.
 pub struct Log {
     options: LogOptions,
