@@ -433,7 +433,7 @@ impl World {
         }
     }
 
-    fn check_ledger(&mut self) -> Result<(), Violation> {
+    pub(crate) fn check_ledger(&mut self) -> Result<(), Violation> {
         match ledger::check(&self.engine()) {
             Ok(report) => report.map(|_| ()),
             Err(_) if self.is_armed => Ok(()),

@@ -28,7 +28,7 @@ impl Failure {
 
     /// What was asked makes no sense.
     pub fn usage(error: impl Into<anyhow::Error>) -> Failure {
-        Failure { message: format!("{:#}", error.into()), exit_code: USAGE }
+        Failure { message: describe(&error.into()), exit_code: USAGE }
     }
 
     /// The request may or may not have been done.
@@ -70,8 +70,17 @@ impl fmt::Display for Failure {
 
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Failure {
-        Failure::general(format!("{error:#}"))
+        Failure::general(describe(&error))
     }
+}
+
+/// An error with what led to it, as far as it does not say that itself.
+fn describe(error: &anyhow::Error) -> String {
+    error.chain().fold(String::new(), |said, cause| match cause.to_string() {
+        cause if said.is_empty() => cause,
+        cause if said.contains(&cause) => said,
+        cause => format!("{said}: {cause}"),
+    })
 }
 
 #[cfg(test)]

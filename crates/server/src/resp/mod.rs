@@ -53,8 +53,9 @@ pub const REDIS_VERSION: &str = "7.0.15";
 
 /// Connections served at the same time unless told otherwise, as in Redis.
 pub const CONNECTIONS_MAX_DEFAULT: usize = 10_000;
-/// Loops unless told otherwise: beyond two the log is the limit, not the sockets.
-const EVENT_LOOPS_DEFAULT: usize = 2;
+/// Loops unless told otherwise: one for two cores, at most this many. Connections of one loop share a sync; those
+/// of two loops wait for each other's, so a loop too many costs more than it gives.
+const EVENT_LOOPS_DEFAULT: usize = 4;
 /// Replies a connection may leave untaken before it is no longer served.
 const OUTPUT_BYTES_MAX_DEFAULT: usize = 32 * 1024 * 1024;
 /// How long it may take none of them before it is closed.
@@ -84,7 +85,7 @@ impl Default for Options {
     fn default() -> Options {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         Options {
-            event_loops: cores.min(EVENT_LOOPS_DEFAULT),
+            event_loops: (cores / 2).clamp(1, EVENT_LOOPS_DEFAULT),
             connections_max: CONNECTIONS_MAX_DEFAULT,
             output_bytes_max: OUTPUT_BYTES_MAX_DEFAULT,
             stalled_ms: STALLED_MS_DEFAULT,

@@ -58,7 +58,8 @@ impl MachineCold {
 
     fn write_half(&self, space: &str, rows: &Rows) -> Result<(), ColdError> {
         let mut half = Rows::new();
-        for (key, value) in rows.iter().take(rows.len() / 2) {
+        // The latter half, with the row that says what the checkpoint contains.
+        for (key, value) in rows.iter().skip(rows.len() / 2) {
             half.push(key, value)?;
         }
         self.cold.write(space, &half)?;

@@ -179,7 +179,8 @@ fn check_newest(dir: &Path, found: &[Found], newest: Option<u64>) -> Result<(), 
         }
         (_, None) => Ok(()),
         (last, Some(newest)) => {
-            let first = last.map_or(FIRST_NUMBER, |last| last + 1);
+            let lowest = found.first().map_or(newest, |file| file.number);
+            let first = last.map_or(lowest, |last| last + 1);
             let is_there = |number: &u64| found.binary_search_by_key(number, |file| file.number).is_ok();
             match (first..=newest).find(|number| !is_there(number)) {
                 Some(number) => missing(number, Role::Log, "the segment is missing"),

@@ -68,7 +68,8 @@ impl Log {
         let has_preparer = self.has_preparer.load(Ordering::Acquire);
         if has_preparer && self.full.load(Ordering::Acquire) {
             // Tried again once a second in the background: not by every request that is refused.
-            return Err(LogError::Full("waiting for space".into()));
+            let mebibytes = self.options.segment_bytes.div_ceil(1 << 20);
+            return Err(LogError::Full(format!("the log needs {mebibytes} MiB for its next segment").into()));
         }
         let mut pool = match reason {
             // Whoever is at it rolls, or makes the next segment ready for the one who comes then.
