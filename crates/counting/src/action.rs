@@ -53,7 +53,14 @@ pub struct Add {
 impl Add {
     /// An addition without any guard.
     pub const fn plain(delta: i64) -> Add {
-        Add { delta, min: i64::MIN, max: i64::MAX, saturate: false, expiry: Expiry::Keep, condition: Condition::Always }
+        Add {
+            delta,
+            min: i64::MIN,
+            max: i64::MAX,
+            saturate: false,
+            expiry: Expiry::Keep,
+            condition: Condition::Always,
+        }
     }
 }
 

@@ -114,7 +114,12 @@ impl Reply {
             exists: outcome.exists,
             previous: outcome.previous,
             applied: outcome.value.saturating_sub(outcome.previous),
-            cell: Cell { value: outcome.value, version: outcome.version, birth: outcome.birth, ..Cell::ABSENT },
+            cell: Cell {
+                value: outcome.value,
+                version: outcome.version,
+                birth: outcome.birth,
+                ..Cell::ABSENT
+            },
         }
     }
 }

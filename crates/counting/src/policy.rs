@@ -175,10 +175,14 @@ mod tests {
         let mut policies = Policies::default();
         let capped = |max| Some(Policy { max: Some(max), ..Policy::default() });
         assert_eq!(policies.limits(b"stock:7"), Limits::NONE);
-        for (pattern, max) in [("*", 1), ("stock:*", 2), ("stock:7", 3), ("stock:??", 4), ("*:7", 5), ("s*k:*", 6)] {
+        for (pattern, max) in
+            [("*", 1), ("stock:*", 2), ("stock:7", 3), ("stock:??", 4), ("*:7", 5), ("s*k:*", 6)]
+        {
             assert!(!policies.set(pattern.as_bytes(), capped(max)));
         }
-        for (key, max) in [("other", 1), ("stock:777", 2), ("stock:7", 3), ("stock:77", 4), ("view:7", 5), ("sk:", 6)] {
+        for (key, max) in
+            [("other", 1), ("stock:777", 2), ("stock:7", 3), ("stock:77", 4), ("view:7", 5), ("sk:", 6)]
+        {
             assert_eq!(policies.limits(key.as_bytes()).ceiling, max, "{key}");
         }
         assert!(policies.set(b"stock:7", None));

@@ -40,7 +40,9 @@ pub fn decide(stored: Option<Cell>, action: &Action, limits: &Limits, now_ms: u6
         _ => None,
     };
     match action {
-        Action::Read | Action::Count | Action::Clear => Verdict { change: Change::Keep, reply: Reply::state(live) },
+        Action::Read | Action::Count | Action::Clear => {
+            Verdict { change: Change::Keep, reply: Reply::state(live) }
+        }
         Action::Add(add) => decide_add(live, add, limits, now_ms, sequence),
         Action::Set(set) => decide_set(live, set, limits, now_ms, sequence),
         Action::Reset(condition) => decide_reset(live, *condition, limits, now_ms, sequence),
@@ -120,7 +122,13 @@ fn decide_set(live: Option<Cell>, set: &Set, limits: &Limits, now_ms: u64, seque
     changed(live, set.value, set.expiry, limits, now_ms, sequence)
 }
 
-fn decide_reset(live: Option<Cell>, condition: Condition, limits: &Limits, now_ms: u64, sequence: u64) -> Verdict {
+fn decide_reset(
+    live: Option<Cell>,
+    condition: Condition,
+    limits: &Limits,
+    now_ms: u64,
+    sequence: u64,
+) -> Verdict {
     let set = Set { value: 0, expiry: Expiry::Keep, condition };
     match live {
         Some(_) => decide_set(live, &set, limits, now_ms, sequence),
@@ -173,12 +181,20 @@ fn decide_expire(live: Option<Cell>, expire: &Expire, limits: &Limits, now_ms: u
     if expires_at_ms == cell.expires_at_ms {
         return Verdict { change: Change::Keep, reply: Reply::state(live) };
     }
-    let after = Cell { expires_at_ms, version: cell.version.saturating_add(1), updated_at_ms: now_ms, ..cell };
+    let after =
+        Cell { expires_at_ms, version: cell.version.saturating_add(1), updated_at_ms: now_ms, ..cell };
     accepted(live, after, now_ms)
 }
 
 /// A new value for a counter that lives, or is born by this.
-fn changed(live: Option<Cell>, value: i64, expiry: Expiry, limits: &Limits, now_ms: u64, sequence: u64) -> Verdict {
+fn changed(
+    live: Option<Cell>,
+    value: i64,
+    expiry: Expiry,
+    limits: &Limits,
+    now_ms: u64,
+    sequence: u64,
+) -> Verdict {
     let after = match live {
         Some(cell) => Cell {
             value,
@@ -230,7 +246,9 @@ fn holds(condition: Condition, live: Option<Cell>) -> bool {
         Condition::Exists => live.is_some(),
         Condition::Absent => live.is_none(),
         Condition::Version(version) => live.map_or(0, |cell| cell.version) == version,
-        Condition::Tag { birth, version } => live.is_some_and(|cell| cell.birth == birth && cell.version == version),
+        Condition::Tag { birth, version } => {
+            live.is_some_and(|cell| cell.birth == birth && cell.version == version)
+        }
     }
 }
 
@@ -270,7 +288,10 @@ pub struct GroupItem<'a> {
 /// `cells` are the caller's copies: they come back changed only if the whole group is accepted, so a refused
 /// group leaves no trace. On refusal: the index of the item that was refused, and the replies of all (the
 /// others say [`Refusal::GroupAborted`] and the state as it is).
-pub fn decide_group(items: &[GroupItem<'_>], cells: &mut [Option<Cell>]) -> Result<Vec<Verdict>, (usize, Vec<Reply>)> {
+pub fn decide_group(
+    items: &[GroupItem<'_>],
+    cells: &mut [Option<Cell>],
+) -> Result<Vec<Verdict>, (usize, Vec<Reply>)> {
     let mut staged = cells.to_vec();
     let mut verdicts = Vec::with_capacity(items.len());
     for (index, item) in items.iter().enumerate() {
@@ -278,7 +299,8 @@ pub fn decide_group(items: &[GroupItem<'_>], cells: &mut [Option<Cell>]) -> Resu
         if verdict.reply.refusal.is_some() {
             let unchanged = |(other, item): (usize, &GroupItem<'_>)| {
                 let live = cells[item.cell].filter(|cell| cell.is_live(item.now_ms));
-                let refusal = if other == index { verdict.reply.refusal } else { Some(Refusal::GroupAborted) };
+                let refusal =
+                    if other == index { verdict.reply.refusal } else { Some(Refusal::GroupAborted) };
                 Reply { refusal, ..Reply::state(live) }
             };
             return Err((index, items.iter().enumerate().map(unchanged).collect()));

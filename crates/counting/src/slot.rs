@@ -84,7 +84,8 @@ mod tests {
     /// From the Redis Cluster specification and `CLUSTER KEYSLOT` of a running Redis.
     #[test]
     fn slots_are_those_of_redis_cluster() {
-        for (key, expected) in [("foo", 12182), ("bar", 5061), ("123456789", 12739), ("foo{bar}{zap}", 5061)] {
+        for (key, expected) in [("foo", 12182), ("bar", 5061), ("123456789", 12739), ("foo{bar}{zap}", 5061)]
+        {
             assert_eq!(slot(key.as_bytes()), expected, "{key}");
         }
         assert_eq!(crc16(b"123456789"), 0x31C3);
@@ -92,9 +93,14 @@ mod tests {
 
     #[test]
     fn tags() {
-        for (key, expected) in
-            [("a{b}c", "b"), ("a{}c", "a{}c"), ("a{b", "a{b"), ("{a}{b}", "a"), ("a{{b}}c", "{b"), ("ab", "ab")]
-        {
+        for (key, expected) in [
+            ("a{b}c", "b"),
+            ("a{}c", "a{}c"),
+            ("a{b", "a{b"),
+            ("{a}{b}", "a"),
+            ("a{{b}}c", "{b"),
+            ("ab", "ab"),
+        ] {
             assert_eq!(tag(key.as_bytes()), expected.as_bytes(), "{key}");
         }
     }

@@ -33,7 +33,10 @@ pub struct CheckReport {
 pub fn check(path: impl AsRef<Path>) -> Result<CheckReport, OpenError> {
     let path = path.as_ref();
     if !path.join("quipu.meta").is_file() {
-        return Err(OpenError::Options(format!("{} is not a data folder of quipu: it has no quipu.meta", path.display())));
+        return Err(OpenError::Options(format!(
+            "{} is not a data folder of quipu: it has no quipu.meta",
+            path.display()
+        )));
     }
     let engine = Engine::open(path, Options::default())?;
     Ok(engine.verify()?)
@@ -64,22 +67,32 @@ impl Engine {
         }
         let space = rows::partition_space(held.index, held.generation);
         let mut damage = Ok(());
-        self.cold.scan(&space, Bound::Included(rows::CELL_PREFIX), Bound::Excluded(b"D"), &mut |row, value| {
-            let key = row.get(rows::CELL_PREFIX.len()..).unwrap_or_default();
-            if held.table.find(held.hash(key), key).is_none() {
-                match Reader::new(value).cell() {
-                    Ok(cell) => add(cell),
-                    Err(error) => damage = Err(ColdError::Damaged(format!("space {space}: {error}"))),
+        self.cold.scan(
+            &space,
+            Bound::Included(rows::CELL_PREFIX),
+            Bound::Excluded(b"D"),
+            &mut |row, value| {
+                let key = row.get(rows::CELL_PREFIX.len()..).unwrap_or_default();
+                if held.table.find(held.hash(key), key).is_none() {
+                    match Reader::new(value).cell() {
+                        Ok(cell) => add(cell),
+                        Err(error) => damage = Err(ColdError::Damaged(format!("space {space}: {error}"))),
+                    }
                 }
-            }
-            ControlFlow::Continue(())
-        })?;
+                ControlFlow::Continue(())
+            },
+        )?;
         damage?;
         if sum != held.ledger {
-            report.problems.push(format!("partition {index}: counters add up to {sum}, the ledger says {}", held.ledger));
+            report.problems.push(format!(
+                "partition {index}: counters add up to {sum}, the ledger says {}",
+                held.ledger
+            ));
         }
         if count != held.count {
-            report.problems.push(format!("partition {index}: {count} counters, the ledger says {}", held.count));
+            report
+                .problems
+                .push(format!("partition {index}: {count} counters, the ledger says {}", held.count));
         }
         let (recent, on_disk) = held.ids.counts();
         report.sum += sum;

@@ -223,7 +223,9 @@ impl Engine {
 
     fn drop_earlier_lives(&self, partition: u16, generation: u32) -> Result<(), ColdError> {
         for space in self.cold.spaces()? {
-            if rows::parse_partition_space(&space).is_some_and(|(of, life)| of == partition && life < generation) {
+            if rows::parse_partition_space(&space)
+                .is_some_and(|(of, life)| of == partition && life < generation)
+            {
                 self.cold.drop_space(&space)?;
             }
         }

@@ -353,7 +353,10 @@ fn too_many_pending() -> Unavailable {
 fn check_options(options: &Options) -> Result<(), OpenError> {
     let refuse = |what: String| Err(OpenError::Options(what));
     if !options.partitions.is_power_of_two() || options.partitions > PARTITIONS_MAX {
-        return refuse(format!("partitions is {}; use a power of two up to {PARTITIONS_MAX}", options.partitions));
+        return refuse(format!(
+            "partitions is {}; use a power of two up to {PARTITIONS_MAX}",
+            options.partitions
+        ));
     }
     if options.id_window_ms < 1_000 {
         return refuse(format!("the window of request ids is {} ms; use at least 1 s", options.id_window_ms));

@@ -6,7 +6,8 @@
 //! 4. Requests are decided and carried out in command order.
 //! 5. The effects of all partitions become one record of the log, appended under the same locks.
 //!
-//! Nothing here waits for a disk.
+//! Before that, room in the log is reserved, which is the only step that may wait for a disk: when the log's buffer
+//! is full, or its segment is and the next one is not ready. Nothing waits under a partition's lock.
 
 use std::cell::RefCell;
 
@@ -16,8 +17,8 @@ use quipu_counting::rules::GroupItem;
 use quipu_counting::session::{SESSIONS_PER_PARTITION_MAX, admit};
 use quipu_counting::slot::{partition, slot};
 use quipu_counting::{
-    Action, Batch, Cell, Group, GroupKind, Identity, Limits, Outcome, Policies, Refusal, Remembered, Reply, Session,
-    SessionVerdict, Unavailable, decide, decide_group,
+    Action, Batch, Cell, Group, GroupKind, Identity, Limits, Outcome, Policies, Refusal, Remembered, Reply,
+    Session, SessionVerdict, Unavailable, decide, decide_group,
 };
 use quipu_store::{Appender, LogError};
 use quipu_wire::entry;
@@ -32,7 +33,8 @@ use crate::record::Flags;
 /// Requests in one batch. The fronts cut far earlier; this bounds the size of a log record and the time locks
 /// are held.
 pub const REQUESTS_PER_BATCH_MAX: usize = 65_536;
-/// Room in the log for a batch beside its requests: section headers and a producer session.
+/// Room in the log for a batch beside its requests. A producer session finds room in that of its requests, which
+/// are not remembered one by one.
 const RECORD_BASE_BYTES: usize = 1024;
 
 /// How an attempt to run a batch went.
@@ -110,7 +112,8 @@ impl Engine {
         if let Some(reason) = self.failed() {
             return Err(Unavailable::Failed(reason));
         }
-        if let Some(crowded) = guards.iter().flatten().find(|held| yields && writes && self.is_crowded(held)) {
+        if let Some(crowded) = guards.iter().flatten().find(|held| yields && writes && self.is_crowded(held))
+        {
             return Ok(Attempt::Crowded(crowded.index));
         }
         prefetch(&guards, &scratch.places);
@@ -125,12 +128,14 @@ impl Engine {
             }
         }
         let policies = self.policies.read();
-        let mut run = Run { guards: &mut guards, places: &scratch.places, fetched, policies: &policies, engine: self };
+        let mut run =
+            Run { guards: &mut guards, places: &scratch.places, fetched, policies: &policies, engine: self };
         run.all(batch);
         drop(policies);
         let offset = match appender {
             Some(appender) => {
-                let offset = append(&appender, &mut guards, &mut scratch.record).map_err(|error| self.poison(error))?;
+                let offset = append(&appender, &mut guards, &mut scratch.record)
+                    .map_err(|error| self.poison(error))?;
                 drop(guards);
                 drop(appender);
                 // The batch has happened: a segment that cannot be had now is the next appender's error.
@@ -177,7 +182,11 @@ impl Engine {
                 touched[usize::from(self.session_partition(batch.bytes(producer)))] = true;
             }
         }
-        self.partitions.iter().zip(touched).map(|(partition, touched)| touched.then(|| partition.lock())).collect()
+        self.partitions
+            .iter()
+            .zip(touched)
+            .map(|(partition, touched)| touched.then(|| partition.lock()))
+            .collect()
     }
 
     /// The partition that keeps a producer's session.
@@ -389,7 +398,9 @@ impl Run<'_, '_> {
             let matches = first.fingerprint == prints[0];
             for (index, print) in (group.start..group.end).zip(&prints) {
                 let known = self.remembered(self.places[index]).filter(|_| matches);
-                replies.push(known.map_or_else(|| first.answer(!first.fingerprint), |known| known.answer(*print)));
+                replies.push(
+                    known.map_or_else(|| first.answer(!first.fingerprint), |known| known.answer(*print)),
+                );
             }
             return;
         }
@@ -462,7 +473,14 @@ impl Run<'_, '_> {
     }
 
     /// A producer's batch. Every reply of the group carries the producer's last sequence as its version.
-    fn session(&mut self, batch: &Batch, group: &Group, producer: &[u8], asked: Session, replies: &mut Vec<Reply>) {
+    fn session(
+        &mut self,
+        batch: &Batch,
+        group: &Group,
+        producer: &[u8],
+        asked: Session,
+        replies: &mut Vec<Reply>,
+    ) {
         let home = self.engine.session_partition(producer);
         let held = self.held(home);
         let known = held.sessions.get(producer).map(|(session, _)| *session);
@@ -481,12 +499,8 @@ impl Run<'_, '_> {
                 (asked.sequence, false, refusal)
             }
         };
-        let reply = Reply {
-            refusal,
-            duplicate,
-            cell: Cell { version: last, ..Cell::ABSENT },
-            ..Reply::state(None)
-        };
+        let reply =
+            Reply { refusal, duplicate, cell: Cell { version: last, ..Cell::ABSENT }, ..Reply::state(None) };
         replies.extend(std::iter::repeat_n(reply, group.end - group.start));
     }
 }

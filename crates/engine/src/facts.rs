@@ -4,7 +4,8 @@ use crate::engine::Engine;
 
 /// All facts. Cheap enough for every scrape: one short lock per partition.
 pub fn facts(engine: &Engine) -> Vec<(&'static str, u64)> {
-    let (mut counters, mut hot, mut memory, mut evicted, mut ids, mut id_tags, mut producers) = (0, 0, 0, 0, 0, 0, 0);
+    let (mut counters, mut hot, mut memory, mut evicted, mut ids, mut id_tags, mut producers) =
+        (0, 0, 0, 0, 0, 0, 0);
     for partition in &engine.partitions {
         let held = partition.lock();
         let (whole, tags) = held.ids.counts();
@@ -32,7 +33,10 @@ pub fn facts(engine: &Engine) -> Vec<(&'static str, u64)> {
         ("partitions", engine.partitions.len() as u64),
         ("log_end", engine.log.end()),
         ("log_durable", engine.log.durable()),
-        ("log_tail_bytes", engine.log.end().saturating_sub(engine.oldest_cut.load(std::sync::atomic::Ordering::Acquire))),
+        (
+            "log_tail_bytes",
+            engine.log.end().saturating_sub(engine.oldest_cut.load(std::sync::atomic::Ordering::Acquire)),
+        ),
         ("log_syncs", engine.log.syncs()),
         ("checkpoints", counts.checkpoints.get()),
         ("checkpoint_failures", counts.checkpoint_failures.get()),

@@ -2,7 +2,8 @@
 //!
 //! A cell that was read is put into the table, if nobody evicted a counter of the same group meanwhile (else the
 //! row may have been older than a change that came and went). A request id that was looked up on disk is kept
-//! with the batch, and believed only while no checkpoint came in between.
+//! with the batch, and believed only while no checkpoint came in between: one may have moved the id to disk, out of
+//! memory, after the look.
 
 use std::collections::HashMap;
 
@@ -95,7 +96,12 @@ impl Engine {
 }
 
 /// The cell of a key in the cold store.
-pub fn read_cell(cold: &dyn ColdStore, partition: u16, generation: u32, key: &[u8]) -> Result<Option<Cell>, ColdError> {
+pub fn read_cell(
+    cold: &dyn ColdStore,
+    partition: u16,
+    generation: u32,
+    key: &[u8],
+) -> Result<Option<Cell>, ColdError> {
     let space = rows::partition_space(partition, generation);
     let Some(value) = cold.get(&space, &rows::cell_key(key))? else { return Ok(None) };
     let cell = Reader::new(&value).cell();
@@ -113,7 +119,8 @@ fn read_id(
         let row = rows::bucket_key(partition, run.sequence, run.bucket(identity));
         if let Some(bucket) = cold.get(&space, &row)? {
             let found = find_in_bucket(&bucket, identity);
-            let found = found.map_err(|error| ColdError::Damaged(format!("request ids in space {space}: {error}")))?;
+            let found = found
+                .map_err(|error| ColdError::Damaged(format!("request ids in space {space}: {error}")))?;
             if found.is_some() {
                 return Ok(found);
             }

@@ -57,7 +57,8 @@ impl Folder {
         let lock_path = path.join("quipu.lock");
         let names = disk.list(path).map_err(io)?;
         let has = |name: &str| names.iter().any(|known| known == name);
-        let lock = if has("quipu.lock") { disk.open(&lock_path) } else { disk.create(&lock_path) }.map_err(io)?;
+        let lock =
+            if has("quipu.lock") { disk.open(&lock_path) } else { disk.create(&lock_path) }.map_err(io)?;
         if !lock.try_lock().map_err(io)? {
             return Err(OpenError::Locked(path.to_path_buf()));
         }

@@ -11,8 +11,7 @@
 use hashbrown::HashTable;
 use quipu_counting::{Identity, Remembered};
 
-
-/// The window is covered by at most this many slices: one being filled and seven full ones.
+/// A window is as long as so many slices. It touches one more, and one that is over is dropped when all of it is.
 pub const SLICES_PER_WINDOW: u64 = 7;
 
 /// One slice of time of remembered ids.
@@ -134,10 +133,12 @@ impl Ids {
 
     /// Remembers a request. A newer one of the same identity (the old one is past its window) replaces it.
     pub fn remember(&mut self, remembered: Remembered) {
-        match self.recent.find_mut(spread(remembered.identity), |known| known.identity == remembered.identity) {
+        match self.recent.find_mut(spread(remembered.identity), |known| known.identity == remembered.identity)
+        {
             Some(known) => *known = remembered,
             None => {
-                self.recent.insert_unique(spread(remembered.identity), remembered, |known| spread(known.identity));
+                self.recent
+                    .insert_unique(spread(remembered.identity), remembered, |known| spread(known.identity));
             }
         }
     }
@@ -163,8 +164,13 @@ impl Ids {
     /// The cut failed: nothing of it is on disk for certain.
     pub fn abort_cut(&mut self) {
         for remembered in std::mem::take(&mut self.cutting) {
-            if self.recent.find(spread(remembered.identity), |known| known.identity == remembered.identity).is_none() {
-                self.recent.insert_unique(spread(remembered.identity), remembered, |known| spread(known.identity));
+            if self
+                .recent
+                .find(spread(remembered.identity), |known| known.identity == remembered.identity)
+                .is_none()
+            {
+                self.recent
+                    .insert_unique(spread(remembered.identity), remembered, |known| spread(known.identity));
             }
         }
     }
@@ -285,8 +291,15 @@ mod tests {
     const WINDOW_MS: u64 = 24 * 3_600_000;
 
     fn remembered(identity: u128, at_ms: u64) -> Remembered {
-        let outcome =
-            Outcome { refusal: None, existed: false, exists: true, value: 1, previous: 0, version: 1, birth: 1 };
+        let outcome = Outcome {
+            refusal: None,
+            existed: false,
+            exists: true,
+            value: 1,
+            previous: 0,
+            version: 1,
+            birth: 1,
+        };
         Remembered { identity, fingerprint: 5, at_ms, outcome }
     }
 
@@ -320,7 +333,8 @@ mod tests {
 
     #[test]
     fn buckets_are_even_and_within_range() {
-        for (ids, bits) in [(0, 0), (1, 0), (64, 0), (128, 1), (10_000, 8), (usize::MAX / 2, BUCKET_BITS_MAX)] {
+        for (ids, bits) in [(0, 0), (1, 0), (64, 0), (128, 1), (10_000, 8), (usize::MAX / 2, BUCKET_BITS_MAX)]
+        {
             let run = Run::of(1, ids);
             assert_eq!(run.bucket_bits, bits, "{ids}");
             assert_eq!(run.bucket(0), 0);

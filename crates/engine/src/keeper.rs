@@ -31,7 +31,9 @@ impl Keeper {
         let shared = Arc::new(Shared::default());
         let thread = {
             let (engine, shared) = (engine.clone(), Arc::clone(&shared));
-            std::thread::Builder::new().name("quipu-keeper".to_string()).spawn(move || work(&engine, &shared, &clock))?
+            std::thread::Builder::new()
+                .name("quipu-keeper".to_string())
+                .spawn(move || work(&engine, &shared, &clock))?
         };
         Ok(Keeper { engine, shared, thread: Mutex::new(Some(thread)) })
     }

@@ -18,9 +18,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The way of a batch: `execute` (decide and log), `partition` (state of a range of slots) over `table` and
-//! `record` (how counters lie in memory), `fetch` (what memory does not have). Behind it: `checkpoint`,
-//! `recover`, `tend` (the chores), `ids` (remembered requests), `scan`, `check`.
+//! The way of a batch: `engine` (the seam), `execute` (decide and log), `partition` (state of a range of slots) over
+//! `table` and `record` (how counters lie in memory), `fetch` on a thread of `pool` (what memory does not have).
+//! Behind it: `checkpoint` (to `rows` of the cold store), `recover` and `replay`, `tend` (the chores, on the thread
+//! of `keeper`), `ids` (remembered requests), `expiries`, `scan`, `check`.
 
 mod check;
 mod checkpoint;

@@ -1,8 +1,8 @@
 //! One partition: a range of slots with its counters, ids, sessions and its own order of changes.
 //!
 //! Every effect takes the next sequence, so that the sequence of a section of the log says whether a checkpoint
-//! contains it. Everything here happens under the partition's lock and never waits for anything. A change goes three ways at
-//! once: into the table, into the effects of the running batch (which the engine appends to the log before it
+//! contains it. Everything here happens under the partition's lock and never waits for anything. A change goes three
+//! ways at once: into the table, into the effects of the running batch (which the engine appends to the log before it
 //! lets go of the lock), and, while a checkpoint collects, as a pre-image to the checkpoint.
 
 use std::collections::HashMap;
@@ -46,7 +46,8 @@ pub struct Partition {
     pub count: u64,
     /// How often everything was deleted; names the space in the cold store.
     pub generation: u32,
-    /// Whether what is not in the table does not exist.
+    /// Whether what is not in the table does not exist. Evicting a counter ends it; only warming up after a restart and
+    /// deleting everything bring it back.
     pub complete: bool,
     /// End in the log of the last record that touched this partition: what its state may not be shown before.
     pub last_offset: u64,
@@ -89,7 +90,7 @@ pub enum CutPhase {
     Collecting(Vec<(Vec<u8>, Option<Cell>)>),
     /// All is collected and on its way to the cold store.
     Writing,
-    /// It is durable; marks are being taken off.
+    /// It is over, durable or failed; marks are being taken off or turned into those of the next one.
     Completing,
     /// The counters were all deleted while it collected: it comes to nothing.
     Overtaken,
@@ -194,7 +195,9 @@ impl Partition {
             marked = marked.without(Flags::NEWBORN);
         }
         match &mut self.cut {
-            CutPhase::Collecting(before_images) if flags.any(dirty_flag(!self.odd)) && !flags.any(Flags::SAVED) => {
+            CutPhase::Collecting(before_images)
+                if flags.any(dirty_flag(!self.odd)) && !flags.any(Flags::SAVED) =>
+            {
                 before_images.push((self.table.key(number).to_vec(), before));
                 marked = marked.with(Flags::SAVED);
             }

@@ -42,19 +42,19 @@ impl Flags {
     pub const WIDE: Flags = Flags(1 << 9);
     /// The counter does not exist: deleted and not yet gone from the cold store, or known to be absent there.
     pub const ABSENT: Flags = Flags(1 << 10);
-    /// Changed since the last cut, in epochs of even number.
+    /// Changed since the last cut. The two dirty flags take turns, see `Partition::begin_cut`.
     pub const DIRTY_EVEN: Flags = Flags(1 << 11);
-    /// Changed since the last cut, in epochs of odd number.
+    /// The other one.
     pub const DIRTY_ODD: Flags = Flags(1 << 12);
     /// What it was at the running cut is already collected.
     pub const SAVED: Flags = Flags(1 << 13);
-    /// The cold store has no row of it.
+    /// The cold store may have no row of it, so a walk must show it from memory. Too often set is harmless.
     pub const NEWBORN: Flags = Flags(1 << 14);
     /// Used since the eviction hand last passed.
     pub const REFERENCED: Flags = Flags(1 << 15);
     /// The bytes are free.
     pub const DEAD: Flags = Flags(1 << 16);
-    /// Dirty in either epoch: must not be evicted.
+    /// Dirty for the running cut or for the next: must not be evicted.
     pub const DIRTY: Flags = Flags(Self::DIRTY_EVEN.0 | Self::DIRTY_ODD.0);
     const ALL: u32 = 0xff << 9;
 
@@ -172,7 +172,8 @@ pub fn cell(bytes: &[u8]) -> Cell {
         Cell {
             value: i64::from(read_u32(bytes, 4) as i32),
             version: u64::from(bytes[3]) | u64::from(bytes[16]) << 8 | u64::from(bytes[17]) << 16,
-            updated_at_ms: COMPACT_TIME_BASE_MS + (u64::from(read_u32(bytes, 8)) | u64::from(bytes[18]) << 32),
+            updated_at_ms: COMPACT_TIME_BASE_MS
+                + (u64::from(read_u32(bytes, 8)) | u64::from(bytes[18]) << 32),
             birth: u64::from(read_u32(bytes, 12)) | u64::from(bytes[19]) << 32,
             expires_at_ms: NEVER,
         }
@@ -230,14 +231,26 @@ mod tests {
         let small = Cell { value: -7, version: 1, updated_at_ms: NOW, birth: 9, expires_at_ms: NEVER };
         for (cell, wide) in [
             (small, false),
-            (Cell { value: i64::from(i32::MAX), version: (1 << 24) - 1, birth: (1 << 40) - 1, ..small }, false),
+            (
+                Cell { value: i64::from(i32::MAX), version: (1 << 24) - 1, birth: (1 << 40) - 1, ..small },
+                false,
+            ),
             (Cell { value: i64::from(i32::MAX) + 1, ..small }, true),
             (Cell { version: 1 << 24, ..small }, true),
             (Cell { birth: 1 << 40, ..small }, true),
             (Cell { updated_at_ms: 5, ..small }, true),
             (Cell { updated_at_ms: COMPACT_TIME_BASE_MS + (1 << 40), ..small }, true),
             (Cell { expires_at_ms: NOW + 1, ..small }, true),
-            (Cell { value: i64::MIN, version: u64::MAX, birth: u64::MAX, updated_at_ms: u64::MAX, expires_at_ms: 0 }, true),
+            (
+                Cell {
+                    value: i64::MIN,
+                    version: u64::MAX,
+                    birth: u64::MAX,
+                    updated_at_ms: u64::MAX,
+                    expires_at_ms: 0,
+                },
+                true,
+            ),
         ] {
             let mut bytes = vec![0xaa; RECORD_BYTES_MAX];
             create(&mut bytes, b"counter:post:1234567:like:2026-02-23", &cell, Flags::NEWBORN);

@@ -125,7 +125,9 @@ impl Replay {
     ) -> Result<(), ColdError> {
         let damaged = |malformed: Malformed| ColdError::Damaged(format!("space {space}: {malformed}"));
         let Some(partition) = self.partitions.get_mut(usize::from(index)) else {
-            return Err(ColdError::Damaged(format!("space {space} belongs to a partition that does not exist")));
+            return Err(ColdError::Damaged(format!(
+                "space {space} belongs to a partition that does not exist"
+            )));
         };
         // The cut is part of the one write that makes a checkpoint: without it the space is empty.
         let Some(value) = cold.get(space, rows::CUT_KEY)? else { return Ok(()) };

@@ -47,7 +47,12 @@ struct Queued {
 
 enum What {
     /// The id stands for the key at this place of the queue's bytes.
-    Define { start: usize, end: usize, hash: u32, cell: Option<Cell> },
+    Define {
+        start: usize,
+        end: usize,
+        hash: u32,
+        cell: Option<Cell>,
+    },
     Step(Step),
 }
 
@@ -62,7 +67,11 @@ pub struct Queue {
 impl Queue {
     /// For so many partitions.
     pub fn new(partitions: usize) -> Queue {
-        Queue { waiting: Vec::new(), keys: Vec::new(), ids: (0..partitions).map(|_| Ids::default()).collect() }
+        Queue {
+            waiting: Vec::new(),
+            keys: Vec::new(),
+            ids: (0..partitions).map(|_| Ids::default()).collect(),
+        }
     }
 
     /// Whether it is time to [`Queue::apply`].
@@ -120,7 +129,9 @@ impl Queue {
             let index = usize::from(queued.at.partition);
             let (partition, ids) = (&mut partitions[index], &mut self.ids[index]);
             let number = match queued.what {
-                What::Define { start, end, hash, cell } => define(partition, hash, &self.keys[start..end], cell),
+                What::Define { start, end, hash, cell } => {
+                    define(partition, hash, &self.keys[start..end], cell)
+                }
                 What::Step(step) => {
                     let number = ids.get(queued.id).ok_or(Malformed("id without definition"))?;
                     carry_out(partition, number, step, queued.at)?
@@ -145,7 +156,12 @@ fn define(partition: &mut Partition, hash: u32, key: &[u8], cell: Option<Cell>) 
     }
 }
 
-fn carry_out(partition: &mut Partition, number: RecordNumber, step: Step, at: At) -> Result<RecordNumber, Malformed> {
+fn carry_out(
+    partition: &mut Partition,
+    number: RecordNumber,
+    step: Step,
+    at: At,
+) -> Result<RecordNumber, Malformed> {
     let before = partition.table.cell(number);
     let after = match step {
         Step::Put(cell) => Some(cell),
@@ -161,12 +177,16 @@ fn carry_out(partition: &mut Partition, number: RecordNumber, step: Step, at: At
         partition.mark_dirty(number, before);
         partition.account(hash, before, after);
     } else if let Some(cell) = after {
-        partition.expiries.changed(hash, before.map_or(NEVER, |before| before.expires_at_ms), cell.expires_at_ms);
+        partition.expiries.changed(
+            hash,
+            before.map_or(NEVER, |before| before.expires_at_ms),
+            cell.expires_at_ms,
+        );
     }
     Ok(partition.table.set_cell(hash, number, after))
 }
 
-/// Record numbers by id: pages that are made where ids are.
+/// Record numbers by the ids of the log (not request ids): pages that are made where ids are.
 #[derive(Default)]
 struct Ids {
     pages: Vec<Vec<RecordNumber>>,

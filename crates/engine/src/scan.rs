@@ -21,7 +21,7 @@ use crate::engine::{Engine, cold_unavailable};
 use crate::record::Flags;
 use crate::rows;
 
-/// Walks whose place is remembered; the oldest is forgotten first.
+/// Places remembered, one for every page of every walk; the oldest is forgotten first.
 const WALKS_MAX: usize = 1024;
 /// Keys per page, whatever the caller asks.
 const PAGE_MAX: usize = 10_000;
@@ -83,7 +83,14 @@ impl Engine {
         Ok(ScanPage { keys: page.keys, cursor })
     }
 
-    fn scan_memory(&self, index: usize, was_whole: bool, from: u32, count: usize, page: &mut Gathered) -> Next {
+    fn scan_memory(
+        &self,
+        index: usize,
+        was_whole: bool,
+        from: u32,
+        count: usize,
+        page: &mut Gathered,
+    ) -> Next {
         let held = self.partitions[index].lock();
         page.reveals = held.last_offset.max(page.reveals);
         let is_whole = was_whole && held.complete;
@@ -100,7 +107,13 @@ impl Engine {
         }
     }
 
-    fn scan_cold(&self, index: usize, payload: u32, count: usize, page: &mut Gathered) -> Result<Next, Unavailable> {
+    fn scan_cold(
+        &self,
+        index: usize,
+        payload: u32,
+        count: usize,
+        page: &mut Gathered,
+    ) -> Result<Next, Unavailable> {
         let now_ms = page.now_ms;
         let from = self.scans.lock().places.get(&payload).cloned();
         let start = match &from {

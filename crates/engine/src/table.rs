@@ -330,7 +330,10 @@ impl Table {
             self.chunks.push(Chunk { bytes: Box::default(), used: 0, live: 0, dirty: 0 });
             self.chunks.len() - 1
         });
-        assert!(index < CHUNKS_MAX, "a partition's arena is limited to 16 GiB; the memory budget keeps it below");
+        assert!(
+            index < CHUNKS_MAX,
+            "a partition's arena is limited to 16 GiB; the memory budget keeps it below"
+        );
         let chunk = &mut self.chunks[index];
         chunk.bytes = vec![0; CHUNK_BYTES].into_boxed_slice();
         // Number 0 means "no record", so the first unit of the first chunk stays unused.
@@ -353,7 +356,7 @@ impl Table {
         Some(state.used - state.live.min(state.dirty * record_bytes))
     }
 
-    /// Calls `visit` with every record of a chunk that is not dead, in the order of its bytes.
+    /// Every record of a chunk that is not dead, in the order of its bytes. A list, because whoever asks changes them.
     pub fn chunk_records(&self, chunk: usize) -> Vec<RecordNumber> {
         let mut records = Vec::new();
         self.walk_chunk(chunk, |number, flags, _| {
@@ -469,7 +472,13 @@ mod tests {
     }
 
     fn cell(value: i64) -> Cell {
-        Cell { value, version: 1, updated_at_ms: 1_790_000_000_000, birth: 1, expires_at_ms: quipu_counting::NEVER }
+        Cell {
+            value,
+            version: 1,
+            updated_at_ms: 1_790_000_000_000,
+            birth: 1,
+            expires_at_ms: quipu_counting::NEVER,
+        }
     }
 
     #[test]
@@ -535,7 +544,11 @@ mod tests {
         let before = table.allocated_bytes();
         for chunk in 0..table.chunk_count() {
             if table.chunk_reclaimable(chunk, 64).is_some() {
-                table.sweep_chunk(chunk, hash, |_, key, _| if key[39] == b'7' { Fate::Stay } else { Fate::Leave });
+                table.sweep_chunk(
+                    chunk,
+                    hash,
+                    |_, key, _| if key[39] == b'7' { Fate::Stay } else { Fate::Leave },
+                );
             }
         }
         assert!(table.allocated_bytes() < before / 2);

@@ -24,7 +24,7 @@ const EXPIRIES_BASE_BYTES: usize = 64;
 const DUE_ROWS_PER_ROUND: usize = 1_000;
 /// How often the expiry index on disk is looked at.
 const DUE_PAUSE_MS: u64 = 1_000;
-/// How long to wait after a checkpoint that failed.
+/// How long no checkpoint is tried after one that failed.
 const CHECKPOINT_RETRY_MS: u64 = 1_000;
 /// Counters brought back into memory per partition and round after a restart.
 const WARM_ROWS_PER_ROUND: usize = 10_000;
@@ -58,7 +58,11 @@ enum Warm {
     #[default]
     NotStarted,
     /// Everything up to this row is in memory; what was evicted and deleted so far.
-    At { row: Vec<u8>, evicted: u64, generation: u32 },
+    At {
+        row: Vec<u8>,
+        evicted: u64,
+        generation: u32,
+    },
     Done,
 }
 
@@ -248,7 +252,9 @@ impl Engine {
                 let (expires_at_ms, key) = rows::parse_expiry_key(&row);
                 let hash = held.hash(key);
                 let is_done = match held.table.find(hash, key) {
-                    Some(number) => held.table.cell(number).is_none_or(|cell| cell.expires_at_ms != expires_at_ms),
+                    Some(number) => {
+                        held.table.cell(number).is_none_or(|cell| cell.expires_at_ms != expires_at_ms)
+                    }
                     None if held.complete || key.is_empty() => true,
                     None => {
                         missing.cell(&held, hash, key);
@@ -293,7 +299,8 @@ impl Engine {
             (rows::partition_space(held.index, held.generation), held.eviction_stamps())
         };
         let Warm::At { row, evicted, generation } = warm else { return Ok(()) };
-        let start = if row.is_empty() { Bound::Included(rows::CELL_PREFIX) } else { Bound::Excluded(&row[..]) };
+        let start =
+            if row.is_empty() { Bound::Included(rows::CELL_PREFIX) } else { Bound::Excluded(&row[..]) };
         let mut found: Vec<(Vec<u8>, Cell)> = Vec::new();
         let mut damage = Ok(());
         self.cold.scan(&space, start, Bound::Excluded(b"D"), &mut |row, value| {

@@ -97,7 +97,10 @@ fn version_birth_and_time_are_kept() {
     let folder = tempfile::tempdir().unwrap();
     let engine = open(folder.path());
     let first = one(&engine, "a", add(5));
-    assert_eq!((first.cell.version, first.cell.updated_at_ms, first.existed, first.exists), (1, NOW, false, true));
+    assert_eq!(
+        (first.cell.version, first.cell.updated_at_ms, first.existed, first.exists),
+        (1, NOW, false, true)
+    );
     let second = one(&engine, "a", add(-2));
     assert_eq!((second.cell.version, second.cell.birth), (2, first.cell.birth));
     one(&engine, "a", Action::Delete(Condition::Always));
@@ -170,7 +173,10 @@ fn an_atomic_group_is_all_or_none_and_replays_whole() {
     let again = run(&engine, &mut order(3, "o1"), NOW);
     assert!(again.iter().all(|reply| reply.duplicate));
     assert_eq!(again.iter().map(|reply| reply.cell.value).collect::<Vec<_>>(), [3, 2, 3]);
-    assert_eq!(refusals(&run(&engine, &mut order(3, "o2"), NOW)), [aborted, Some(Refusal::BelowFloor), aborted]);
+    assert_eq!(
+        refusals(&run(&engine, &mut order(3, "o2"), NOW)),
+        [aborted, Some(Refusal::BelowFloor), aborted]
+    );
     assert_eq!(refusals(&run(&engine, &mut order(2, "o1"), NOW)), [Some(Refusal::IdReused); 3]);
     assert_eq!((value(&engine, "sold"), value(&engine, "stock")), (3, 2));
     assert_sound(&engine);
@@ -254,7 +260,8 @@ fn counters_expire_in_memory_and_on_disk() {
 #[test]
 fn more_counters_than_memory() {
     let folder = tempfile::tempdir().unwrap();
-    let options = Options { memory_bytes: 32 << 20, partitions: 4, log_tail_bytes: 16 << 20, ..Options::default() };
+    let options =
+        Options { memory_bytes: 32 << 20, partitions: 4, log_tail_bytes: 16 << 20, ..Options::default() };
     let engine = open_with(folder.path(), options.clone());
     let key = |n: u32| format!("counter:post:{n:0100}:like:2026-02-23");
     let count = 400_000;

@@ -74,8 +74,8 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// How many requests, hence replies.
-    pub fn len(&self) -> usize {
+    /// How many requests it consists of, hence replies.
+    pub fn requests(&self) -> usize {
         match self {
             Unit::Single { .. } | Unit::Count | Unit::Clear => 1,
             Unit::Atomic { items, .. } | Unit::Session { items, .. } => items.len(),
@@ -182,7 +182,9 @@ fn push(batch: &mut Batch, unit: &Unit, universe: &Universe) {
         Unit::Atomic { items, id } => {
             for (index, (key, action)) in items.iter().enumerate() {
                 match id {
-                    Some(id) => batch.push_with_id(&universe.keys[*key], *action, &id_name(*id), index as u32),
+                    Some(id) => {
+                        batch.push_with_id(&universe.keys[*key], *action, &id_name(*id), index as u32)
+                    }
                     None => batch.push(&universe.keys[*key], *action),
                 };
             }

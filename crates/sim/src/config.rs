@@ -42,7 +42,8 @@ impl Config {
     pub fn draw(random: &mut SmallRng) -> Config {
         let is_tight = random.random_ratio(1, 10);
         let clock_wanders = !is_tight && random.random_ratio(1, 12);
-        let partitions = if is_tight { 1 << random.random_range(0..2) } else { 1 << random.random_range(0..4) };
+        let partitions =
+            if is_tight { 1 << random.random_range(0..2) } else { 1 << random.random_range(0..4) };
         let segment_kib = if is_tight { 64 } else { 4 << random.random_range(0..4) };
         let segment_bytes = segment_kib << 10;
         let key_bytes_max = match segment_kib {
@@ -92,7 +93,10 @@ impl Config {
             partitions: self.partitions,
             id_window_ms: self.window_ms,
             log_tail_bytes: self.log_tail_bytes,
-            log: LogOptions { segment_bytes: self.segment_bytes, buffer_limit_bytes: self.buffer_limit_bytes },
+            log: LogOptions {
+                segment_bytes: self.segment_bytes,
+                buffer_limit_bytes: self.buffer_limit_bytes,
+            },
             entropy: Some(entropy),
             ..Options::default()
         }

@@ -138,7 +138,8 @@ impl World {
     }
 
     fn take_over(&mut self, copy: Machine, ending: Ending) -> Result<(), Violation> {
-        let surprise = |error: Unavailable| Violation::new(Invariant::Progress, format!("after a restart: {error}"));
+        let surprise =
+            |error: Unavailable| Violation::new(Invariant::Progress, format!("after a restart: {error}"));
         self.check_ledger()?;
         let found = observe::everything(&self.engine(), &self.universe, self.now).map_err(surprise)?;
         self.model.advance_all(self.now);
@@ -160,7 +161,10 @@ impl World {
             if let (Some(counter), Some(cell)) = (self.model.live(key), cell)
                 && !self.model.births.learn(counter.born, cell.birth)
             {
-                return Err(Violation::new(Invariant::Answers, format!("key {key} has a birth of an earlier life")));
+                return Err(Violation::new(
+                    Invariant::Answers,
+                    format!("key {key} has a birth of an earlier life"),
+                ));
             }
         }
         Ok(())
@@ -173,7 +177,7 @@ impl World {
             let probe = (survived..next).rev().find_map(|index| self.probe(index));
             let Some(ask) = probe else {
                 // Nothing tells the two apart, now or ever.
-                (survived..next).for_each(|index| self.model.redo(&self.history.step(index).edits));
+                (survived..next).for_each(|index| self.model.redo_perhaps(&self.history.step(index).edits));
                 survived = next;
                 continue;
             };
@@ -233,7 +237,8 @@ impl World {
         let options = self.config.options(&mut self.random);
         let twin = Engine::open_on(copy.disk(), copy.cold(), Path::new(FOLDER), options)
             .map_err(|error| surprise(error.to_string()))?;
-        let its = observe::everything(&twin, &self.universe, self.now).map_err(|error| surprise(error.to_string()))?;
+        let its = observe::everything(&twin, &self.universe, self.now)
+            .map_err(|error| surprise(error.to_string()))?;
         let verify = |engine: &Engine| match ledger::check(engine) {
             Ok(report) => report,
             Err(error) => Err(surprise(error.to_string())),
@@ -241,7 +246,8 @@ impl World {
         let (mine, reports) = (self.engine(), verify(&twin)?);
         twins::check((found, &verify(&mine)?), (&its, &reports))?;
         if ids_are_known {
-            exactly_once::check(&twin, &mut self.model, self.now).map_err(|error| surprise(error.to_string()))??;
+            exactly_once::check(&twin, &mut self.model, self.now)
+                .map_err(|error| surprise(error.to_string()))??;
         }
         Ok(())
     }

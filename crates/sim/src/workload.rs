@@ -48,7 +48,7 @@ impl Workload {
         let is_bulk = self.config.is_tight && random.random_ratio(1, 2);
         for _ in 0..if is_bulk { 80 } else { wanted } {
             let unit = if is_bulk { self.bulk(random) } else { self.unit(random, model, now) };
-            let cost = unit.bytes(&self.universe) + unit.len() * EFFECTS_BYTES_MAX;
+            let cost = unit.bytes(&self.universe) + unit.requests() * EFFECTS_BYTES_MAX;
             if cost > room {
                 break;
             }
@@ -171,7 +171,9 @@ impl Workload {
         let condition = self.condition(random, model, key);
         let action = match random.random_range(0..20) {
             0..12 => {
-                let bound = |none, random: &mut SmallRng| if random.random_ratio(1, 4) { number(random) } else { none };
+                let bound = |none, random: &mut SmallRng| {
+                    if random.random_ratio(1, 4) { number(random) } else { none }
+                };
                 Action::Add(Add {
                     delta: number(random),
                     min: bound(i64::MIN, random),
@@ -181,9 +183,7 @@ impl Workload {
                     condition,
                 })
             }
-            12..15 => {
-                Action::Set(Set { value: number(random), expiry: self.expiry(random, now), condition })
-            }
+            12..15 => Action::Set(Set { value: number(random), expiry: self.expiry(random, now), condition }),
             15 => Action::Reset(condition),
             16 | 17 => Action::Delete(condition),
             _ => Action::Expire(Expire { expiry: self.expiry(random, now), when: when(random) }),

@@ -175,9 +175,26 @@ fn the_younger_of_two_spaces_of_one_name_counts() {
     store.write(SPACE, &checkpoint(1)).unwrap();
     store.write("other", &checkpoint(2)).unwrap();
     drop(store);
-    fs::rename(spaces.join("other@1"), spaces.join(format!("{SPACE}@1"))).unwrap();
+    for folder in [&spaces, &folder.path().join("names")] {
+        fs::rename(folder.join("other@1"), folder.join(format!("{SPACE}@1"))).unwrap();
+    }
     read_all(folder.path(), 2).unwrap();
     assert!(!spaces.join(format!("{SPACE}@0")).exists());
+}
+
+#[test]
+fn a_missing_space_is_told_and_one_caught_without_its_name_gets_it_back() {
+    let folder = tempfile::tempdir().unwrap();
+    closed_store(folder.path());
+    let [space, name] = ["spaces", "names"].map(|part| folder.path().join(part).join(format!("{SPACE}@0")));
+    fs::remove_file(&name).unwrap();
+    read_all(folder.path(), 1).unwrap();
+    assert!(name.exists());
+    fs::rename(&space, folder.path().join("aside")).unwrap();
+    let error = open(folder.path()).err().unwrap().to_string();
+    assert!(error.contains(space.to_str().unwrap()) && error.contains("missing"), "{error}");
+    fs::rename(folder.path().join("aside"), &space).unwrap();
+    read_all(folder.path(), 1).unwrap();
 }
 
 /// Many writes of the same rows: merges keep the number of tables and the room taken small, and old manifests

@@ -29,7 +29,8 @@
 //! v = unsigned LEB128, z = zigzag LEB128; fixed numbers little-endian
 //! ```
 //!
-//! `sequence` is the partition's after the section. Ids are local to one log segment and one partition.
+//! `sequence` is the partition's after the section. Ids are local to one log segment and one partition. They are
+//! not request ids but record numbers of the process that wrote them, defined again when a record has moved.
 
 use quipu_counting::{Cell, KEY_BYTES_MAX, NEVER, Outcome, Policy, Refusal, Remembered, Session};
 
@@ -113,7 +114,8 @@ pub fn put_section(out: &mut Vec<u8>, partition: u16, time_ms: u64, sequence: u6
 /// The most bytes the header of a section takes.
 pub const SECTION_HEADER_BYTES_MAX: usize = 3 + 10 + 10 + 10;
 /// The most bytes the effects of one request take, beside its key: define, put and remember.
-pub const EFFECTS_BYTES_MAX: usize = (1 + 5 + 2 + CELL_BYTES_MAX) + (1 + 5 + CELL_BYTES_MAX) + (1 + REMEMBERED_BYTES_MAX);
+pub const EFFECTS_BYTES_MAX: usize =
+    (1 + 5 + 2 + CELL_BYTES_MAX) + (1 + 5 + CELL_BYTES_MAX) + (1 + REMEMBERED_BYTES_MAX);
 const CELL_BYTES_MAX: usize = 5 * 10;
 const REMEMBERED_BYTES_MAX: usize = 16 + 8 + 10 + 1 + 4 * 10;
 
@@ -444,7 +446,9 @@ impl<'a> Reader<'a> {
 fn read_refusal(number: u8) -> Result<Option<Refusal>, Malformed> {
     match number {
         0 => Ok(None),
-        number => Refusal::from_number(number).map(Some).ok_or(Malformed("unknown refusal; written by a newer version?")),
+        number => Refusal::from_number(number)
+            .map(Some)
+            .ok_or(Malformed("unknown refusal; written by a newer version?")),
     }
 }
 
@@ -453,7 +457,8 @@ mod tests {
     use super::*;
 
     fn all_effects(key: &[u8]) -> Vec<Effect<'_>> {
-        let cell = Cell { value: i64::MIN, version: u64::MAX, updated_at_ms: 1, birth: 7, expires_at_ms: NEVER };
+        let cell =
+            Cell { value: i64::MIN, version: u64::MAX, updated_at_ms: 1, birth: 7, expires_at_ms: NEVER };
         let outcome = Outcome {
             refusal: Some(Refusal::AboveCeiling),
             existed: true,
@@ -463,8 +468,10 @@ mod tests {
             version: 3,
             birth: 9,
         };
-        let remembered = Remembered { identity: u128::MAX - 1, fingerprint: 77, at_ms: 1_700_000_000_000, outcome };
-        let policy = Policy { min: Some(-1), max: Some(i64::MAX), saturate: true, ttl_ms: Some(5), disabled: true };
+        let remembered =
+            Remembered { identity: u128::MAX - 1, fingerprint: 77, at_ms: 1_700_000_000_000, outcome };
+        let policy =
+            Policy { min: Some(-1), max: Some(i64::MAX), saturate: true, ttl_ms: Some(5), disabled: true };
         vec![
             Effect::Define { id: 1, key, cell: None },
             Effect::Define { id: u32::MAX, key, cell: Some(Cell { expires_at_ms: 0, ..cell }) },

@@ -135,7 +135,11 @@ fn sum(before: Option<i128>, add: &Add, limits: &Limits) -> Result<i128, Refusal
         None if add.delta < 0 => Err(Refusal::BelowFloor),
         None => Err(Refusal::AboveCeiling),
         Some(result) if result == sum || saturate => {
-            if (lowest..=highest).contains(&(result - current)) { Ok(result) } else { Err(Refusal::Overflow) }
+            if (lowest..=highest).contains(&(result - current)) {
+                Ok(result)
+            } else {
+                Err(Refusal::Overflow)
+            }
         }
         Some(end) if (sum < lowest && end == lowest) || (sum > highest && end == highest) => {
             Err(Refusal::Overflow)
@@ -148,7 +152,9 @@ fn sum(before: Option<i128>, add: &Add, limits: &Limits) -> Result<i128, Refusal
 fn birth_or_new_expiry(expiry: Expiry, old: &Option<Naive>, limits: &Limits, now: u64) -> Option<u64> {
     match old {
         Some(counter) => new_expiry(expiry, counter.expires, now),
-        None if matches!(expiry, Expiry::Keep | Expiry::Clear) && limits.ttl_ms > 0 => Some(now + limits.ttl_ms),
+        None if matches!(expiry, Expiry::Keep | Expiry::Clear) && limits.ttl_ms > 0 => {
+            Some(now + limits.ttl_ms)
+        }
         None => new_expiry(expiry, None, now),
     }
 }

@@ -22,7 +22,7 @@ fn fail_under(data: &Path, folder: &Path, fault: &str, front: Front, ledger: &mu
     let mut others: Vec<_> = (0..3).map(|_| Connection::open(server.resp).unwrap()).collect();
     let mut connection = Connection::open(server.resp).unwrap();
     ledger.count(&mut connection, 200).unwrap();
-    shim.fail(fault);
+    shim.fail(fault, ".log");
     let said = match front {
         Front::Resp => ledger.count(&mut connection, 1).unwrap_err(),
         Front::Http => {

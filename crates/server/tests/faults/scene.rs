@@ -28,7 +28,7 @@ pub fn assert_command_refused(mut command: Command, code: i32, words: &[&str]) {
     assert!(!said.contains(" serves: ") && !said.contains("panicked"), "{said}");
 }
 
-/// Every file below a folder with its length and the time of its last change: equal when nobody wrote.
+/// Every file below a folder, locks apart, with its length and the time of its last change: equal when nobody wrote.
 pub fn snapshot(folder: &Path) -> BTreeMap<PathBuf, (u64, SystemTime)> {
     let mut files = BTreeMap::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -36,7 +36,7 @@ pub fn snapshot(folder: &Path) -> BTreeMap<PathBuf, (u64, SystemTime)> {
         let metadata = entry.metadata().unwrap();
         if metadata.is_dir() {
             files.extend(snapshot(&entry.path()));
-        } else {
+        } else if !entry.file_name().to_str().unwrap().to_ascii_lowercase().ends_with("lock") {
             files.insert(entry.path(), (metadata.len(), metadata.modified().unwrap()));
         }
     }
@@ -80,7 +80,8 @@ impl Mount {
     pub fn of_megabytes(folder: &Path, megabytes: u64) -> Option<Mount> {
         fs::create_dir_all(folder).unwrap();
         let size = format!("size={megabytes}m");
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "quipu-test"]).arg(folder).output();
+        let mounted =
+            Command::new("mount").args(["-t", "tmpfs", "-o", &size, "quipu-test"]).arg(folder).output();
         mounted.is_ok_and(|output| output.status.success()).then(|| Mount { folder: folder.to_path_buf() })
     }
 
@@ -124,10 +125,10 @@ impl Shim {
         command
     }
 
-    /// From now on it fails in this way.
-    pub fn fail(&self, fault: &str) {
+    /// From now on it fails in this way (`sync`, `write` or `full`) for files whose names end so.
+    pub fn fail(&self, fault: &str, name_end: &str) {
         let draft = self.trigger.with_extension("draft");
-        fs::write(&draft, fault).unwrap();
+        fs::write(&draft, format!("{fault} {name_end}")).unwrap();
         fs::rename(draft, &self.trigger).unwrap();
     }
 

@@ -1,6 +1,6 @@
-/* Stands before the C library (LD_PRELOAD) and lets the disk fail while the file named by QUIPU_FAULT exists. Its first
- * word says how: "sync" and "write" fail with EIO for segments of the log, "full" fails with ENOSPC where a new
- * segment is being filled. */
+/* Stands before the C library (LD_PRELOAD) and lets the disk fail while the file named by QUIPU_FAULT exists. It holds two
+ * words: how ("sync" and "write" fail with EIO, "full" writes fail with ENOSPC), and how the names of the files end that
+ * this happens to. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -11,14 +11,17 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-static int is_wanted(const char *fault, int file, const char *name_end) {
+static int is_wanted(const char *fault, int file) {
     const char *trigger = getenv("QUIPU_FAULT");
-    char said[16] = "", link[64], path[4096] = "";
+    char said[64] = "", link[64], path[4096] = "";
     int handle = trigger ? open(trigger, O_RDONLY | O_CLOEXEC) : -1;
     if (handle < 0) return 0;
     ssize_t length = read(handle, said, sizeof said - 1);
     close(handle);
-    if (length <= 0 || strcmp(said, fault) != 0) return 0;
+    char *name_end = length > 0 ? strchr(said, ' ') : NULL;
+    if (!name_end) return 0;
+    *name_end++ = 0;
+    if (strcmp(said, fault) != 0) return 0;
     snprintf(link, sizeof link, "/proc/self/fd/%d", file);
     length = readlink(link, path, sizeof path - 1);
     size_t end = strlen(name_end);
@@ -32,17 +35,17 @@ static int fail(int reason) {
 
 int fdatasync(int file) {
     int (*real)(int) = dlsym(RTLD_NEXT, "fdatasync");
-    return is_wanted("sync", file, ".log") ? fail(EIO) : real(file);
+    return is_wanted("sync", file) ? fail(EIO) : real(file);
 }
 
 int fsync(int file) {
     int (*real)(int) = dlsym(RTLD_NEXT, "fsync");
-    return is_wanted("sync", file, ".log") ? fail(EIO) : real(file);
+    return is_wanted("sync", file) ? fail(EIO) : real(file);
 }
 
 ssize_t pwrite64(int file, const void *bytes, size_t length, off64_t position) {
     ssize_t (*real)(int, const void *, size_t, off64_t) = dlsym(RTLD_NEXT, "pwrite64");
-    if (is_wanted("write", file, ".log")) return fail(EIO);
-    if (is_wanted("full", file, ".new")) return fail(ENOSPC);
+    if (is_wanted("write", file)) return fail(EIO);
+    if (is_wanted("full", file)) return fail(ENOSPC);
     return real(file, bytes, length, position);
 }

@@ -69,7 +69,10 @@ impl MachineCold {
 }
 
 fn down() -> ColdError {
-    ColdError::Io { action: "the simulated machine is down".into(), source: io::ErrorKind::Interrupted.into() }
+    ColdError::Io {
+        action: "the simulated machine is down".into(),
+        source: io::ErrorKind::Interrupted.into(),
+    }
 }
 
 fn is_cell(key: &[u8]) -> bool {
@@ -96,7 +99,13 @@ impl ColdStore for MachineCold {
         self.cold.get(space, key)
     }
 
-    fn scan(&self, space: &str, from: Bound<&[u8]>, to: Bound<&[u8]>, visit: &mut Visit<'_>) -> Result<(), ColdError> {
+    fn scan(
+        &self,
+        space: &str,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        visit: &mut Visit<'_>,
+    ) -> Result<(), ColdError> {
         self.check_up()?;
         self.cold.scan(space, from, to, visit)
     }

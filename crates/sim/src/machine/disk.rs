@@ -38,7 +38,8 @@ impl MachineDisk {
             Plant::RecycledSegmentsKeepOldBytes => is_spare,
             _ => false,
         };
-        let damaged = self.damage.as_ref().filter(|(damaged, _)| damaged == path).map(|(_, position)| *position);
+        let damaged =
+            self.damage.as_ref().filter(|(damaged, _)| damaged == path).map(|(_, position)| *position);
         let blank_from = damaged.filter(|_| self.plant == Plant::DamageReadsAsTheEnd);
         Arc::new(MachineFile { file, cold: Arc::clone(&self.cold), syncs_lie, blank_from })
     }

@@ -53,9 +53,12 @@ pub struct Step {
 impl Step {
     /// A step that nobody knows of yet.
     pub fn new(edits: Vec<Edit>, asked: &[Unit], first_ticket: Ticket, universe: &Universe) -> Step {
-        let probe = |unit: &Unit| edits.iter().find_map(|edit| remembered_at(unit, edit)).map(|at| (unit.clone(), at));
+        let probe = |unit: &Unit| {
+            edits.iter().find_map(|edit| remembered_at(unit, edit)).map(|at| (unit.clone(), at))
+        };
         let probes = asked.iter().filter_map(probe).collect();
-        let touched = edits.iter().fold(Touched::default(), |touched, edit| touched.with(edit.partition(universe)));
+        let touched =
+            edits.iter().fold(Touched::default(), |touched, edit| touched.with(edit.partition(universe)));
         Step { edits, touched, probes, first_ticket, reason: Reason::None }
     }
 }
@@ -200,7 +203,10 @@ impl History {
         let acknowledged = lost.clone().any(|index| self.step(index).reason == Reason::Acknowledged);
         let invariant = if acknowledged { Invariant::Survival } else { Invariant::NothingShownIsTakenBack };
         let (count, all, first) = (lost.len(), self.len(), &self.step(survived).edits);
-        Violation::new(invariant, format!("{ending:?} took {count} certain steps of {all} away, the first: {first:?}"))
+        Violation::new(
+            invariant,
+            format!("{ending:?} took {count} certain steps of {all} away, the first: {first:?}"),
+        )
     }
 }
 
@@ -208,11 +214,13 @@ fn inexplicable(never_right: &BTreeSet<Key>, model: &Model, found: &Found, endin
     match never_right.first() {
         Some(key) => {
             let (cell, counter) = (&found.cells[*key], model.counters.get(key));
-            let what = format!("after {ending:?} key {key} is {cell:?}, which it never was; {counter:?} long ago");
+            let what =
+                format!("after {ending:?} key {key} is {cell:?}, which it never was; {counter:?} long ago");
             Violation::new(Invariant::Survival, what)
         }
         None => {
-            let what = format!("after {ending:?} every counter is as it was at some step, but not all at the same");
+            let what =
+                format!("after {ending:?} every counter is as it was at some step, but not all at the same");
             Violation::new(Invariant::Atomicity, what)
         }
     }

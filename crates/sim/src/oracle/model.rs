@@ -3,7 +3,7 @@
 //! Every change is recorded as a list of [`Edit`]s that can be undone and done again, which is how the states a
 //! crash may leave behind are compared with what a restart finds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use quipu_counting::{Action, Policy, Refusal};
@@ -37,6 +37,7 @@ pub struct Session {
 }
 
 /// One change of the model, with what was there before.
+#[allow(clippy::large_enum_variant)] // A few hundred of them live at a time.
 #[derive(Clone, Debug)]
 pub enum Edit {
     Counter { key: Key, before: Option<Counter>, after: Option<Counter> },
@@ -61,7 +62,10 @@ impl Edit {
 pub enum Expected {
     One(Told),
     /// A number of counters between these: expired ones count until they are removed.
-    Count { low: u64, high: u64 },
+    Count {
+        low: u64,
+        high: u64,
+    },
 }
 
 /// See the head of this file.
@@ -73,6 +77,9 @@ pub struct Model {
     pub sessions: BTreeMap<Producer, Session>,
     pub policies: BTreeMap<Vec<u8>, Policy>,
     pub births: Births,
+    /// Counters that expired and may or may not be there still, because nothing tells whether a crash took their
+    /// last change.
+    phantoms: BTreeSet<Key>,
     /// Entry time of every partition.
     times: Vec<u64>,
     window_ms: u64,
@@ -89,6 +96,7 @@ impl Model {
             sessions: BTreeMap::new(),
             policies: BTreeMap::new(),
             births: Births::default(),
+            phantoms: BTreeSet::new(),
             times,
             window_ms,
         }
@@ -179,8 +187,12 @@ impl Model {
             };
         }
         match edit {
-            Edit::Counter { key, before, after } => put(&mut self.counters, key, if forward { after } else { before }),
-            Edit::Id { name, before, after } => put(&mut self.ids, name, if forward { after } else { before }),
+            Edit::Counter { key, before, after } => {
+                put(&mut self.counters, key, if forward { after } else { before })
+            }
+            Edit::Id { name, before, after } => {
+                put(&mut self.ids, name, if forward { after } else { before })
+            }
             Edit::Session { producer, before, after } => {
                 put(&mut self.sessions, producer, if forward { after } else { before });
             }
@@ -268,7 +280,11 @@ impl Model {
         told
     }
 
-    fn all_or_none(&mut self, items: &[(Key, Action)], edits: &mut Vec<Edit>) -> (Vec<Told>, Option<Refusal>) {
+    fn all_or_none(
+        &mut self,
+        items: &[(Key, Action)],
+        edits: &mut Vec<Edit>,
+    ) -> (Vec<Told>, Option<Refusal>) {
         let mut staged: BTreeMap<Key, Option<Counter>> = BTreeMap::new();
         let mut told = Vec::new();
         for (index, (key, action)) in items.iter().enumerate() {
@@ -294,7 +310,13 @@ impl Model {
         (told, None)
     }
 
-    fn session(&mut self, producer: Producer, asked: Session, items: &[(Key, Action)], edits: &mut Vec<Edit>) -> Told {
+    fn session(
+        &mut self,
+        producer: Producer,
+        asked: Session,
+        items: &[(Key, Action)],
+        edits: &mut Vec<Edit>,
+    ) -> Told {
         let answer = |version, duplicate, refusal| Told { refusal, duplicate, version, ..Told::state(None) };
         let before = self.sessions.get(&producer).copied();
         if let Some(known) = before {
@@ -316,7 +338,17 @@ impl Model {
 
     fn count(&self) -> Expected {
         let low = self.counters.keys().filter(|key| self.live(**key).is_some()).count() as u64;
-        Expected::Count { low, high: self.counters.len() as u64 }
+        let high = self.counters.keys().chain(&self.phantoms).collect::<BTreeSet<_>>().len() as u64;
+        Expected::Count { low, high }
+    }
+
+    /// Makes edits again of which nothing tells whether they happened.
+    pub fn redo_perhaps(&mut self, edits: &[Edit]) {
+        self.redo(edits);
+        self.phantoms.extend(edits.iter().filter_map(|edit| match edit {
+            Edit::Counter { key, .. } => Some(*key),
+            _ => None,
+        }));
     }
 }
 
@@ -330,7 +362,13 @@ pub fn replay(known: &Known, asked: &Asked) -> Told {
     if known.asked != *asked {
         return reused(known);
     }
-    Told { duplicate: true, changed_at: 0, expires: None, applied: known.told.value - known.told.previous, ..known.told }
+    Told {
+        duplicate: true,
+        changed_at: 0,
+        expires: None,
+        applied: known.told.value - known.told.previous,
+        ..known.told
+    }
 }
 
 fn reused(known: &Known) -> Told {

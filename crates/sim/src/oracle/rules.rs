@@ -75,7 +75,13 @@ pub enum Fate {
 }
 
 /// Decides an action on a counter that exists (or not: `None`). `ticket` is for the counter that may be born.
-pub fn decide(live: Option<Counter>, action: &Action, policy: &Policy, now: u64, ticket: Ticket) -> (Told, Fate) {
+pub fn decide(
+    live: Option<Counter>,
+    action: &Action,
+    policy: &Policy,
+    now: u64,
+    ticket: Ticket,
+) -> (Told, Fate) {
     let refused = |refusal| (Told::refused(live, refusal), Fate::Same);
     let unchanged = (Told::state(live), Fate::Same);
     if matches!(action, Action::Read | Action::Count | Action::Clear) {
@@ -108,7 +114,8 @@ pub fn decide(live: Option<Counter>, action: &Action, policy: &Policy, now: u64,
             None => (0, old_expiry),
         },
         (Action::Delete(_), Some(counter)) => {
-            let told = Told { existed: true, previous: counter.value, applied: -counter.value, ..Told::state(None) };
+            let told =
+                Told { existed: true, previous: counter.value, applied: -counter.value, ..Told::state(None) };
             return (told, Fate::Gone);
         }
         (Action::Expire(_), None) => return refused(Refusal::ConditionUnmet),
@@ -192,14 +199,21 @@ fn sum(before: Option<i128>, add: &Add, policy: &Policy) -> Result<i128, Refusal
     let born_outside = before.is_none() && (floor > 0 || ceiling < 0);
     let saturate = (add.saturate || policy.saturate) && !born_outside;
     let candidates = [sum, min, max, floor, ceiling, current, lowest, highest];
-    let nearest = candidates.into_iter().filter(|result| permitted(*result)).min_by_key(|result| (result - sum).abs());
+    let nearest =
+        candidates.into_iter().filter(|result| permitted(*result)).min_by_key(|result| (result - sum).abs());
     match nearest {
         None if add.delta < 0 => Err(Refusal::BelowFloor),
         None => Err(Refusal::AboveCeiling),
         Some(result) if result == sum || saturate => {
-            if (lowest..=highest).contains(&(result - current)) { Ok(result) } else { Err(Refusal::Overflow) }
+            if (lowest..=highest).contains(&(result - current)) {
+                Ok(result)
+            } else {
+                Err(Refusal::Overflow)
+            }
         }
-        Some(end) if (sum < lowest && end == lowest) || (sum > highest && end == highest) => Err(Refusal::Overflow),
+        Some(end) if (sum < lowest && end == lowest) || (sum > highest && end == highest) => {
+            Err(Refusal::Overflow)
+        }
         Some(end) if sum < end => Err(Refusal::BelowFloor),
         Some(_) => Err(Refusal::AboveCeiling),
     }

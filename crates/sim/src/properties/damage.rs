@@ -26,9 +26,12 @@ pub fn check(
     let Some((path, position)) = choose(&machine, folder, random) else { return Ok(()) };
     machine.damage(&path, position);
     let place = format!("byte {position} of {}", path.display());
-    let broken = |what: String| Err(Violation::new(Invariant::Damage, format!("{place} was damaged: {what}")));
+    let broken =
+        |what: String| Err(Violation::new(Invariant::Damage, format!("{place} was damaged: {what}")));
     match Engine::open_on(machine.disk(), machine.cold(), folder, options) {
-        Err(OpenError::Log(LogError::Damage { .. }) | OpenError::Damaged { .. } | OpenError::Version { .. }) => Ok(()),
+        Err(
+            OpenError::Log(LogError::Damage { .. }) | OpenError::Damaged { .. } | OpenError::Version { .. },
+        ) => Ok(()),
         Err(error) => broken(format!("the engine says {error}")),
         Ok(engine) => match observe::everything(&engine, universe, now) {
             Ok(found) if found.cells == intact.cells && found.policies == intact.policies => Ok(()),

@@ -35,7 +35,8 @@ pub fn check(engine: &Engine, model: &mut Model, now: u64) -> Result<Result<(), 
 }
 
 fn retries(model: &Model) -> Vec<Unit> {
-    let by_id = model.ids.iter().filter(|((key, id, index), _)| *index == 0 && model.known((*key, *id, 0)).is_some());
+    let by_id =
+        model.ids.iter().filter(|((key, id, index), _)| *index == 0 && model.known((*key, *id, 0)).is_some());
     let mut units: Vec<Unit> = by_id
         .map(|((key, id, _), known)| match &known.asked {
             Asked::Single(action) => Unit::Single { key: *key, action: *action, id: Some(*id) },

@@ -20,4 +20,3 @@ pub fn check(first: (&Found, &CheckReport), second: (&Found, &CheckReport)) -> R
     }
     Ok(())
 }
-

@@ -12,14 +12,16 @@
 //!   v<number>                 a manifest: the tables of each level
 //!   tables/<number>           sorted tables, blocks with checksums
 //!   dropped                   what `current` is renamed to when the space is dropped
+//! names/<name>@<number>     empty: this space was created and not dropped, so that a missing one is noticed
 //! ```
 //! A folder without `current` is a dropped space, or one whose creation was cut short and that has no tables
 //! yet; both are removed when the store is opened. Tables with neither `current` nor `dropped` are damage.
 //! The number behind a name tells a space from one of the same name dropped before it, whose files may still
-//! be in use by a reader. Integers are little-endian.
+//! be in use by a reader. A space gets its entry in `names` before its first row, and loses it before it is dropped; one
+//! without an entry was caught between, and gets it back. Integers are little-endian.
 
 use super::ColdError;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -32,6 +34,7 @@ const FORMAT_BYTES: usize = 16;
 const LOCK: &str = "LOCK";
 const FORMAT: &str = "FORMAT";
 const SPACES: &str = "spaces";
+const NAMES: &str = "names";
 const CURRENT: &str = "current";
 const DROPPED: &str = "dropped";
 const TABLES: &str = "tables";
@@ -60,8 +63,10 @@ impl Folder {
             if spaces.exists() && has_entries(&spaces)? {
                 return Err(ColdError::Format(format!("{} has spaces but no {FORMAT} file", root.display())));
             }
-            fs::create_dir_all(&spaces).map_err(failed("create folder", &spaces))?;
-            sync_folder(&spaces)?;
+            for folder in [&spaces, &root.join(NAMES)] {
+                fs::create_dir_all(folder).map_err(failed("create folder", folder))?;
+                sync_folder(folder)?;
+            }
             write_format(root)?;
             if let Some(parent) = root.parent().filter(|parent| !parent.as_os_str().is_empty()) {
                 sync_folder(parent)?;
@@ -81,9 +86,48 @@ impl Folder {
         sync_folder(&self.root.join(SPACES))
     }
 
+    /// Makes it durable that a space is there.
+    pub(super) fn enter_name(&self, name: &str, number: u64) -> Result<(), ColdError> {
+        let entry = self.name(name, number);
+        File::create(&entry).map_err(failed("create", &entry))?;
+        sync_folder(&self.root.join(NAMES))
+    }
+
+    /// Makes it durable that a space need not be there. Works on a full disk.
+    pub(super) fn strike_name(&self, name: &str, number: u64) -> Result<(), ColdError> {
+        let entry = self.name(name, number);
+        match fs::remove_file(&entry) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            other => other.map_err(failed("remove", &entry))?,
+        }
+        sync_folder(&self.root.join(NAMES))
+    }
+
+    fn name(&self, name: &str, number: u64) -> PathBuf {
+        self.root.join(NAMES).join(format!("{name}@{number}"))
+    }
+
+    /// The spaces that must be there.
+    fn names(&self) -> Result<BTreeSet<(String, u64)>, ColdError> {
+        let names = self.root.join(NAMES);
+        let entries = fs::read_dir(&names).map_err(failed("list", &names))?;
+        let parse = |entry: io::Result<fs::DirEntry>| {
+            let path = entry.map_err(failed("list", &names))?.path();
+            let strange = || ColdError::Format(format!("{} is not the name of a space", path.display()));
+            parse_space(&path).ok_or_else(strange)
+        };
+        entries.map(parse).collect()
+    }
+
     /// The number and folder of every space, by name, after removal of what is left of dropped and
-    /// half-created ones.
+    /// half-created ones. Refuses when one is missing.
     pub(super) fn spaces(&self) -> Result<BTreeMap<String, (u64, PathBuf)>, ColdError> {
+        let mut names = self.names()?;
+        if let Some(missing) =
+            names.iter().map(|(name, number)| self.space(name, *number)).find(|path| !path.exists())
+        {
+            return Err(ColdError::Damaged(format!("{} is missing", missing.display())));
+        }
         let spaces = self.root.join(SPACES);
         let mut found: BTreeMap<String, (u64, PathBuf)> = BTreeMap::new();
         for entry in fs::read_dir(&spaces).map_err(failed("list", &spaces))? {
@@ -91,15 +135,22 @@ impl Folder {
             let Some((name, number)) = parse_space(&path) else {
                 return Err(ColdError::Format(format!("{} is not a space", path.display())));
             };
+            let has_name = names.remove(&(name.clone(), number));
             if !path.join(CURRENT).exists() {
+                if has_name {
+                    return Err(ColdError::Damaged(format!("{} has no {CURRENT} file", path.display())));
+                }
                 remove_leftover(&path)?;
                 continue;
             }
+            if !has_name {
+                self.enter_name(&name, number)?;
+            }
             let newer = found.get(&name).is_none_or(|(other, _)| number > *other);
             // Two of one name: the machine stopped while the older was being dropped.
-            let older =
-                if newer { found.insert(name, (number, path)).map(|(_, path)| path) } else { Some(path) };
-            if let Some(older) = older {
+            let older = if newer { found.insert(name.clone(), (number, path)) } else { Some((number, path)) };
+            if let Some((number, older)) = older {
+                self.strike_name(&name, number)?;
                 retire_tree(&older)?;
                 remove_tree(&older)?;
             }

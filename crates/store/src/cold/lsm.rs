@@ -86,13 +86,14 @@ impl LsmStore {
         let mut next_number = 0;
         for (name, (number, path)) in folder.spaces()? {
             check_tree(&path)?;
-            let space = Arc::new(Space::open(&name, path, &shared)?);
+            let space = Arc::new(Space::open(&name, number, path, &shared)?);
             next_number = next_number.max(number + 1);
             if space.has_tables() {
                 compactor.enqueue(&space);
                 spaces.insert(name, space);
             } else {
                 // Left empty by a first write that did not finish, or by deletions.
+                folder.strike_name(&name, number)?;
                 space.retire()?;
             }
         }
@@ -127,14 +128,21 @@ impl LsmStore {
         if let Some(space) = self.find(name) {
             return Ok(space);
         }
-        let path = self.folder.space(name, *next_number);
+        let number = *next_number;
+        let path = self.folder.space(name, number);
         // Never used twice, not even after a failure.
         *next_number += 1;
-        let created = Space::open(name, path.clone(), &self.shared).and_then(|space| {
+        let created = Space::open(name, number, path.clone(), &self.shared).and_then(|space| {
             self.folder.sync_names()?;
+            self.folder.enter_name(name, number)?;
             Ok(Arc::new(space))
         });
-        let space = created.inspect_err(|_| discard(&path))?;
+        let space = created.inspect_err(|_| {
+            // Only in this order: an empty space is of no harm, a name without a space is.
+            if self.folder.strike_name(name, number).is_ok() {
+                discard(&path);
+            }
+        })?;
         self.spaces.write().insert(name.to_string(), space.clone());
         Ok(space)
     }
@@ -181,6 +189,7 @@ impl ColdStore for LsmStore {
     fn drop_space(&self, space: &str) -> Result<(), ColdError> {
         let _one_at_a_time = self.next_number.lock();
         let Some(found) = self.find(space) else { return Ok(()) };
+        self.folder.strike_name(space, found.number())?;
         found.retire()?;
         self.spaces.write().remove(space);
         Ok(())

@@ -42,6 +42,8 @@ const _: () = assert!(RUNS_TO_STALL > RUNS_TO_MERGE as usize && RUNS_TO_STALL < 
 /// One space.
 pub(super) struct Space {
     name: String,
+    /// Tells it from others of the same name.
+    number: u64,
     folder: PathBuf,
     tree: AnyTree,
     /// Next sequence number of the tree. Later writes shadow earlier ones by it.
@@ -78,7 +80,7 @@ pub(super) struct Shared {
 
 impl Space {
     /// Opens the tree in a folder, creating it when there is none.
-    pub(super) fn open(name: &str, folder: PathBuf, shared: &Shared) -> Result<Self, ColdError> {
+    pub(super) fn open(name: &str, number: u64, folder: PathBuf, shared: &Shared) -> Result<Self, ColdError> {
         let sequence = SequenceNumberCounter::default();
         let bloom = FilterPolicyEntry::Bloom(BloomConstructionPolicy::BitsPerKey(FILTER_BITS_PER_KEY));
         let tree = Config::new(&folder, sequence.clone(), SequenceNumberCounter::default())
@@ -101,6 +103,7 @@ impl Space {
         sequence.fetch_max(tree.get_highest_seqno().map_or(0, |highest| highest + 1));
         Ok(Self {
             name: name.to_string(),
+            number,
             folder,
             tree,
             sequence,
@@ -112,6 +115,10 @@ impl Space {
 
     pub(super) fn name(&self) -> &str {
         &self.name
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.number
     }
 
     pub(super) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, ColdError> {
@@ -253,6 +260,12 @@ fn failed<'a>(action: &'a str, space: &'a str) -> impl FnOnce(lsm_tree::Error) -
             lsm_tree::Error::InvalidVersion(version) => ColdError::Format(format!(
                 "{action}: tables of version {version}, which this program does not know"
             )),
+            lsm_tree::Error::ChecksumMismatch { .. } => {
+                ColdError::Damaged(format!("{action}: a block of a table does not match its checksum"))
+            }
+            lsm_tree::Error::Unrecoverable => {
+                ColdError::Damaged(format!("{action}: tables are missing or not readable"))
+            }
             other => ColdError::Damaged(format!("{action}: {other}")),
         }
     }

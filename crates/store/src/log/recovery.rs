@@ -236,7 +236,10 @@ fn begin(
         reading.load(file)?;
         let bytes = SegmentBytes { number: file.number, base: 0, bytes: &reading.buffer };
         if file.number != FIRST_NUMBER || bytes.find_header(SEGMENT_HEADER_BYTES).is_some() {
-            return damage(&file.path, "no segment of the log has a valid header".into());
+            return damage(
+                &file.path,
+                "no segment in use is there: it is missing, or its header is damaged".into(),
+            );
         }
     }
     if reading.from > 0 {
