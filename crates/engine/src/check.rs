@@ -38,7 +38,7 @@ pub fn check(path: impl AsRef<Path>) -> Result<CheckReport, OpenError> {
             path.display()
         )));
     }
-    let engine = Engine::open(path, Options::default())?;
+    let engine = Engine::open_still(path, Options::default())?;
     Ok(engine.verify()?)
 }
 

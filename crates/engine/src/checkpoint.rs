@@ -18,6 +18,9 @@ use crate::ids::{Run, Slice, stored_tag};
 use crate::partition::CutPhase;
 use crate::rows::{self, Cut};
 
+/// Ids in one run: their tags are one row of the cold store, which has its limit.
+const IDS_PER_RUN_MAX: usize = 1 << 20;
+
 /// What is taken down at the moment of the cut.
 struct Begun {
     cut: Cut,
@@ -61,6 +64,7 @@ impl Engine {
         cuts: &mut [u64],
         between: &mut dyn FnMut(),
     ) -> Result<(), ColdError> {
+        self.check_not_failed()?;
         let Begun { cut, generation, ids, producers, due_rows, rows } = self.begin_cut(partition)?;
         let written = self.collect(partition, rows, between).and_then(|rows| match rows {
             Some(rows) => self.write_cut(partition, generation, &cut, ids, rows, between).map(Some),
@@ -169,11 +173,16 @@ impl Engine {
         self.log.commit(cut.offset).map_err(|error| ColdError::Refused(error.to_string()))?;
         let mut runs = Vec::new();
         for (slice, ids) in by_slice(ids, self.id_window_ms) {
-            between();
-            let run = Run::of(cut.sequence, ids.len());
-            self.cold.write(&slice.space(), &run_rows(partition, run, ids)?)?;
-            runs.push((slice, run));
+            for (part, ids) in ids.chunks(IDS_PER_RUN_MAX).enumerate() {
+                between();
+                // Every id took a sequence of its own, so the last cut is further back than there are parts.
+                let run = Run::of(cut.sequence - part as u64, ids.len());
+                self.cold.write(&slice.space(), &run_rows(partition, run, ids.to_vec())?)?;
+                runs.push((slice, run));
+            }
         }
+        // Asked again: what was collected may be of a batch that the log did not take.
+        self.check_not_failed()?;
         between();
         self.cold.write(&rows::partition_space(partition, generation), &rows)?;
         self.counts.checkpoint_rows.add(rows.len() as u64);
@@ -219,6 +228,11 @@ impl Engine {
             held.complete_chunk(chunk, runs.is_some());
             chunk += 1;
         }
+    }
+
+    /// After a failure memory may show what the log does not have; none of it may reach the cold store.
+    fn check_not_failed(&self) -> Result<(), ColdError> {
+        self.failed().map_or(Ok(()), |reason| Err(ColdError::Refused(reason)))
     }
 
     fn drop_earlier_lives(&self, partition: u16, generation: u32) -> Result<(), ColdError> {

@@ -31,6 +31,8 @@ pub struct Engine {
     pub(crate) log: Arc<Log>,
     pub(crate) cold: Arc<dyn ColdStore>,
     pub(crate) policies: RwLock<Policies>,
+    /// End in the log of the last change of a policy.
+    pub(crate) policies_offset: AtomicU64,
     pub(crate) durability: Durability,
     pub(crate) id_window_ms: u64,
     pub(crate) identity_key: IdentityKey,
@@ -56,6 +58,11 @@ pub struct Engine {
     /// Keeps other processes out.
     _folder: Folder,
 }
+
+/// The most memory a partition may use; with half as much again it still fits the 16 GiB of its arena.
+const PARTITION_BYTES_MAX: usize = 8 << 30;
+/// The least: a chunk to fill, one to sweep, and some to serve from.
+const PARTITION_BYTES_MIN: usize = 2 << 20;
 
 /// Writers wait when the log behind the oldest checkpoint is this many times as long as it should be.
 const TAIL_LIMIT: u64 = 4;
@@ -99,7 +106,20 @@ impl Engine {
     /// Opens the data folder, creating it when it is missing, and starts serving: when this returns everything
     /// that was ever acknowledged is there.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Arc<Engine>, OpenError> {
-        let path = path.as_ref();
+        let clock = Arc::clone(&options.clock);
+        let given = options.memory_bytes;
+        let engine = Engine::open_still(path.as_ref(), options)?;
+        if given < MEMORY_BYTES_MIN || engine.partition_budget_bytes < PARTITION_BYTES_MIN {
+            let least = MEMORY_BYTES_MIN.max((PARTITION_BYTES_MIN * engine.partitions.len()) as u64) >> 20;
+            let what = format!("memory is {given} bytes; this data folder needs at least {least}MiB");
+            return Err(OpenError::Options(what));
+        }
+        engine.start_threads(&clock)?;
+        Ok(engine)
+    }
+
+    /// Opens the data folder and does nothing by itself: no expiry, no checkpoints, no forgetting. For looking.
+    pub(crate) fn open_still(path: &Path, options: Options) -> Result<Arc<Engine>, OpenError> {
         let disk: Arc<dyn Disk> = Arc::new(RealDisk);
         let cache_bytes = (options.memory_bytes / 32).clamp(8 << 20, 64 << 20);
         let open_cold = |folder: &Folder| -> Result<Arc<dyn ColdStore>, OpenError> {
@@ -110,15 +130,7 @@ impl Engine {
             }
             Ok(Arc::new(LsmStore::open(path, options)?))
         };
-        let clock = Arc::clone(&options.clock);
-        if options.memory_bytes < MEMORY_BYTES_MIN {
-            let given = options.memory_bytes;
-            let what = format!("memory is {given} bytes; use at least {MEMORY_BYTES_MIN} bytes (32MiB)");
-            return Err(OpenError::Options(what));
-        }
-        let engine = Engine::open_with(disk, path, open_cold, options)?;
-        engine.start_threads(&clock)?;
-        Ok(engine)
+        Engine::open_with(disk, path, open_cold, options)
     }
 
     /// Opens on a given disk and cold store, without threads: nothing happens but what is called.
@@ -156,12 +168,14 @@ impl Engine {
         let cold = open_cold(&folder)?;
         let recovered = crate::recover::recover(Arc::clone(&disk), &folder, &*cold, &options, hash_seed)?;
         folder.establish(&*disk)?;
-        let partition_budget_bytes = (options.memory_bytes as usize) / usize::from(folder.meta.partitions);
+        let partition_budget_bytes =
+            (options.memory_bytes as usize / usize::from(folder.meta.partitions)).min(PARTITION_BYTES_MAX);
         Ok(Arc::new(Engine {
             partitions: recovered.partitions.into_iter().map(Mutex::new).collect(),
             log: Arc::new(recovered.log),
             cold,
             policies: RwLock::new(recovered.policies),
+            policies_offset: AtomicU64::new(0),
             durability: options.durability,
             id_window_ms: options.id_window_ms,
             identity_key: folder.meta.identity_key,
@@ -301,7 +315,10 @@ impl Counters for Engine {
     }
 
     fn policies(&self) -> Policies {
-        self.policies.read().clone()
+        let policies = self.policies.read().clone();
+        // Should this fail nothing is acknowledged any more, and the process ends.
+        let _ = self.settle(self.policies_offset.load(Ordering::Acquire));
+        policies
     }
 
     fn set_policy(&self, pattern: &[u8], policy: Option<Policy>, now_ms: u64) -> Result<bool, Unavailable> {
@@ -309,6 +326,9 @@ impl Counters for Engine {
         let appender = self.log.appender(room).map_err(unavailable)?;
         let mut home = self.partitions[0].lock();
         let mut policies = self.policies.write();
+        if let Some(reason) = self.failed() {
+            return Err(Unavailable::Failed(reason));
+        }
         let is_new = policy.is_some() && policies.get(pattern).is_none();
         if is_new && policies.len() >= quipu_counting::policy::POLICIES_MAX {
             return Err(Unavailable::Unsupported(format!(
@@ -324,6 +344,7 @@ impl Counters for Engine {
         home.effects.clear();
         let offset = appender.append(&[&record]).map_err(|error| self.poison(error))?;
         home.last_offset = offset;
+        self.policies_offset.store(offset, Ordering::Release);
         let existed = policies.set(pattern, policy);
         drop((policies, home, appender));
         self.settle(offset)?;

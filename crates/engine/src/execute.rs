@@ -10,6 +10,7 @@
 //! is full, or its segment is and the next one is not ready. Nothing waits under a partition's lock.
 
 use std::cell::RefCell;
+use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
 use quipu_counting::identity::{fingerprint, group_fingerprint};
@@ -144,13 +145,16 @@ impl Engine {
             }
             None => newest_offset(&guards),
         };
-        Ok(Attempt::Done(offset))
+        // What a policy allowed or refused must not be shown before the policy itself is durable.
+        Ok(Attempt::Done(offset.max(self.policies_offset.load(Ordering::Acquire))))
     }
 
     /// The most the batch can take in the log.
     fn record_bytes(&self, batch: &Batch) -> usize {
+        let clears = batch.requests.iter().filter(|request| matches!(request.action, Action::Clear)).count();
         RECORD_BASE_BYTES
             + batch.bytes_len()
+            + clears * self.partitions.len()
             + batch.requests.len() * entry::EFFECTS_BYTES_MAX
             + self.partitions.len() * entry::SECTION_HEADER_BYTES_MAX
     }

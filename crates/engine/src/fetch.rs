@@ -25,10 +25,8 @@ pub struct Missing {
 
 struct MissingCell {
     partition: u16,
-    generation: u32,
     hash: u32,
     key: Vec<u8>,
-    stamp: u32,
 }
 
 struct MissingId {
@@ -41,9 +39,7 @@ struct MissingId {
 impl Missing {
     /// A counter that is not in the table.
     pub fn cell(&mut self, held: &Partition, hash: u32, key: &[u8]) {
-        let stamp = held.eviction_stamp(hash);
-        let (partition, generation, key) = (held.index, held.generation, key.to_vec());
-        self.cells.push(MissingCell { partition, generation, hash, key, stamp });
+        self.cells.push(MissingCell { partition: held.index, hash, key: key.to_vec() });
     }
 
     /// A request id that may be on disk.
@@ -80,11 +76,18 @@ impl Engine {
     /// Reads what is missing: cells into the table, ids into `fetched`.
     pub(crate) fn fetch(&self, missing: Missing, fetched: &mut Fetched) -> Result<(), ColdError> {
         for wanted in missing.cells {
-            let cell = read_cell(&*self.cold, wanted.partition, wanted.generation, &wanted.key)?;
+            let lock = || self.partitions[usize::from(wanted.partition)].lock();
+            let (generation, stamp) = {
+                let held = lock();
+                if held.complete || held.table.find(wanted.hash, &wanted.key).is_some() {
+                    continue;
+                }
+                (held.generation, held.eviction_stamp(wanted.hash))
+            };
+            let cell = read_cell(&*self.cold, wanted.partition, generation, &wanted.key)?;
             self.counts.cold_reads.add(1);
-            let mut held = self.partitions[usize::from(wanted.partition)].lock();
             // If it is not admitted the next attempt finds it missing again and reads anew.
-            held.admit(wanted.hash, &wanted.key, cell, wanted.stamp);
+            lock().admit(wanted.hash, &wanted.key, cell, stamp);
         }
         for wanted in missing.ids {
             let found = read_id(&*self.cold, wanted.partition, wanted.identity, &wanted.runs)?;

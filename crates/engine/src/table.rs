@@ -510,7 +510,7 @@ mod tests {
                 if step % 500 == 499 && table.chunk_count() > 1 {
                     let chunk = random.random_range(0..table.chunk_count());
                     if table.chunk_reclaimable(chunk, 64).is_some() {
-                        table.sweep_chunk(chunk, hash, |_, key| {
+                        table.sweep_chunk(chunk, hash, |_, key, _| {
                             if key.len() % 2 == 0 {
                                 model.remove(key);
                                 Fate::Leave

@@ -95,14 +95,15 @@ impl Engine {
     }
 
     fn tend_with(&self, chores: &mut Chores, now_ms: u64) -> Result<(), String> {
-        for index in 0..self.partitions.len() {
-            self.expire_due(index, now_ms)?;
-        }
+        // First what can free a full log, then what needs room in it.
         if now_ms >= chores.checkpoint_not_before_ms {
             // A failure (a full disk, mostly) does not go away within a round.
             chores.checkpoint_not_before_ms = now_ms + CHECKPOINT_RETRY_MS;
             self.checkpoint_where_due(chores).map_err(|error| error.to_string())?;
             chores.checkpoint_not_before_ms = 0;
+        }
+        for index in 0..self.partitions.len() {
+            self.expire_due(index, now_ms)?;
         }
         if now_ms >= chores.due_at_ms + DUE_PAUSE_MS || now_ms < chores.due_at_ms {
             chores.due_at_ms = now_ms;
@@ -138,10 +139,11 @@ impl Engine {
         let mut held = self.partitions[index].lock();
         held.begin(now_ms, appender.segment());
         let time_ms = held.time_ms;
-        let mut removed = 0;
-        while removed < self.expiries_per_round
+        let (mut removed, mut looked_at) = (0, 0);
+        while looked_at < self.expiries_per_round
             && let Some(hash) = held.expiries.pop_due(time_ms)
         {
+            looked_at += 1;
             let mut numbers = Vec::new();
             held.table.find_by_hash(hash, |number| numbers.push(number));
             for number in numbers {
@@ -178,9 +180,9 @@ impl Engine {
                 let cuts = self.cuts.lock();
                 cuts.iter().enumerate().min_by_key(|(_, offset)| **offset).map_or(0, |(index, _)| index)
             };
+            self.checkpoint(oldest as u16)?;
             // Only part of the way, so that a backlog is worked off one by one.
             chores.checkpoint_at = start + share;
-            self.checkpoint(oldest as u16)?;
         }
         for index in 0..self.partitions.len() {
             let crowded = {
@@ -316,26 +318,19 @@ impl Engine {
             *warm = Warm::Done;
             return Ok(());
         }
-        let mut again = Vec::new();
         for (key, cell) in &found {
             let hash = held.hash(key);
             if !held.admit(hash, key, Some(*cell), stamps.of(hash)) {
-                again.push((hash, key));
+                // It may have changed since it was read: the next round begins here again.
+                return Ok(());
             }
+            *row = rows::cell_key(key);
         }
-        let mut missing = Missing::default();
-        again.into_iter().for_each(|(hash, key)| missing.cell(&held, hash, key));
-        match found.last() {
-            Some((key, _)) if found.len() >= WARM_ROWS_PER_ROUND => *row = rows::cell_key(key),
-            _ if missing.is_empty() => {
-                held.complete = true;
-                *warm = Warm::Done;
-            }
-            // What was refused is read once more below; the next round completes.
-            _ => {}
+        if found.len() < WARM_ROWS_PER_ROUND {
+            held.complete = true;
+            *warm = Warm::Done;
         }
-        drop(held);
-        self.fetch(missing, &mut Fetched::default())
+        Ok(())
     }
 }
 

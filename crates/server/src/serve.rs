@@ -56,9 +56,9 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     raise_open_files(config);
     let http_listener = listen("http", config.http_listen)?;
     let resp_listener = listen("resp", config.resp_listen)?;
-    let engine = Engine::open(&config.data, options(config))?;
-    let counters: Arc<dyn Counters> = engine.clone();
     let clock = Arc::new(Clock::new());
+    let engine = Engine::open(&config.data, options(config, &clock))?;
+    let counters: Arc<dyn Counters> = engine.clone();
     let health = Arc::new(Health::default());
     let runtime = http_runtime().context("cannot start the threads of HTTP")?;
     // From here on a signal is an orderly end, also one that comes right after the line below.
@@ -112,12 +112,15 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn options(config: &Config) -> Options {
+/// One clock for the fronts and the keeper: a jump that is refused must not expire anything either.
+fn options(config: &Config, clock: &Arc<Clock>) -> Options {
+    let clock = Arc::clone(clock);
     Options {
         durability: config.durability,
         memory_bytes: config.memory_bytes,
         partitions: config.partitions,
         id_window_ms: config.id_window_ms,
+        clock: Arc::new(move || clock.now_ms()),
         ..Options::default()
     }
 }

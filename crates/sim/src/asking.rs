@@ -185,7 +185,7 @@ impl World {
         }
     }
 
-    fn settle_one(&mut self) -> Result<(), Violation> {
+    pub(crate) fn settle_one(&mut self) -> Result<(), Violation> {
         if self.unsettled.is_empty() {
             return Ok(());
         }

@@ -5,24 +5,22 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use quipu_counting::{Action, Add, Counters, Execution, Reply, Unavailable};
+use quipu_counting::{Counters, Unavailable};
 use quipu_engine::Engine;
-use quipu_store::Durability;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::ask::{Ask, Touched, Unit, Universe};
+use crate::ask::{Touched, Universe};
+use crate::asking::Unsettled;
 use crate::config::{Config, START_MS};
 use crate::machine::Machine;
 use crate::observe;
-use crate::oracle::answers::compare;
+use crate::oracle::answers::is_counter;
 use crate::oracle::history::{Ending, Found, History, Step};
-use crate::oracle::model::{Edit, Expected, Model};
-use crate::oracle::policies::policy_of;
-use crate::oracle::rules::Ticket;
+use crate::oracle::model::Model;
 use crate::plant::Plant;
 use crate::properties::scans::Walk;
-use crate::properties::{bounds, damage, exactly_once, expiry, ledger};
+use crate::properties::{damage, exactly_once, expiry, ledger};
 use crate::violation::{Invariant, Violation};
 use crate::workload::Workload;
 
@@ -318,7 +316,7 @@ impl World {
     fn compare_all(&self, found: &Found) -> Result<(), Violation> {
         for (key, cell) in found.cells.iter().enumerate() {
             let counter = self.model.live(key);
-            if !crate::oracle::answers::is_counter(counter.as_ref(), cell.as_ref(), &self.model.births) {
+            if !is_counter(counter.as_ref(), cell.as_ref(), &self.model.births) {
                 let what = format!("key {key} is {cell:?} at the end, expected {counter:?}");
                 return Err(Violation::new(Invariant::Answers, what));
             }

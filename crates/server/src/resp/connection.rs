@@ -141,6 +141,11 @@ impl Connection {
                 Err(error) => return Err(error),
             }
         }
+        if self.written > 0 && self.written >= self.output.len() / 2 && self.unsent() > 0 {
+            // What was sent is let go of also when the rest never is all sent.
+            self.output.drain(..self.written);
+            self.written = 0;
+        }
         if self.unsent() == 0 {
             self.output.clear();
             self.written = 0;

@@ -85,7 +85,7 @@ fn fill_log(connection: &mut Connection) -> String {
 
 #[test]
 fn a_full_disk_refuses_writes_serves_reads_and_goes_on_once_there_is_space() {
-    let disk = SmallDisk::pretended();
+    let disk = SmallDisk::real(DISK_MEGABYTES).unwrap_or_else(SmallDisk::pretended);
     let mut ledger = Ledger::default();
     disk.fill();
     let server = Server::spawn(disk.serve());
