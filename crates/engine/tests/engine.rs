@@ -263,8 +263,8 @@ fn more_counters_than_memory() {
     let options =
         Options { memory_bytes: 32 << 20, partitions: 4, log_tail_bytes: 16 << 20, ..Options::default() };
     let engine = open_with(folder.path(), options.clone());
-    let key = |n: u32| format!("counter:post:{n:0100}:like:2026-02-23");
-    let count = 400_000;
+    let key = |n: u32| format!("counter:post:{n:0400}:like:2026-02-23");
+    let count = 150_000;
     for start in (0..count).step_by(1_000) {
         let mut batch = Batch::default();
         (start..start + 1_000).for_each(|n| {
