@@ -7,6 +7,7 @@
 //! | `cargo xtask bench compare` | the same load on redis-server and quipu, side by side |
 //! | `cargo xtask bench memory` | resident bytes per counter of both |
 //! | `cargo xtask torture kill` | SIGKILL at random moments: nothing lost, nothing doubled |
+//! | `cargo xtask fuzz` | the fuzz targets, some minutes each (needs cargo-fuzz) |
 //! | `cargo xtask torture power` | the file system taken away under load, as a power cut does (needs root) |
 
 #[cfg(test)]
@@ -46,6 +47,15 @@ enum Task {
     /// Measure against redis-server on this machine
     #[command(subcommand)]
     Bench(Bench),
+    /// Run every fuzz target for a while (needs `cargo install cargo-fuzz`)
+    Fuzz {
+        /// Minutes for each target
+        #[arg(long, default_value_t = 10)]
+        minutes: u64,
+        /// Only this target
+        #[arg(long)]
+        target: Option<String>,
+    },
     /// Try to make quipu lose or double an increment
     #[command(subcommand)]
     Torture(Torture),
@@ -77,6 +87,7 @@ fn main() -> Result<()> {
     match task {
         Task::Test => steps::test(),
         Task::Fix => steps::fix(),
+        Task::Fuzz { minutes, target } => steps::fuzz(minutes, target.as_deref()),
         Task::Bench(Bench::Compare(arguments)) => compare::run(&arguments),
         Task::Bench(Bench::Memory(arguments)) => memory::run(&arguments),
         Task::Torture(Torture::Kill { rounds }) => steps::torture_kill(rounds),

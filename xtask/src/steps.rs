@@ -44,6 +44,26 @@ pub fn torture_kill(rounds: u32) -> Result<()> {
     Ok(())
 }
 
+/// The fuzz targets, one after the other. What they find is kept in `fuzz/artifacts`.
+pub fn fuzz(minutes: u64, only: Option<&str>) -> Result<()> {
+    let wanted = |target: &&str| only.is_none_or(|only| only == *target);
+    for target in ["resp", "log", "codec", "json"].into_iter().filter(wanted) {
+        // libFuzzer's instrumentation is not stable yet; the compiler is.
+        let mut command = cargo();
+        command.env("RUSTC_BOOTSTRAP", "1").args(["fuzz", "run", "--release", target, "--", "-timeout=10"]);
+        command.args([
+            "-rss_limit_mb=2048",
+            "-print_final_stats=1",
+            &format!("-max_total_time={}", minutes * 60),
+        ]);
+        ensure!(
+            command.status()?.success(),
+            "fuzzing {target} failed (is cargo-fuzz installed? `cargo install cargo-fuzz`)"
+        );
+    }
+    Ok(())
+}
+
 type Step = (&'static str, Vec<&'static str>);
 
 fn test_steps(has_nextest: bool) -> Vec<Step> {
