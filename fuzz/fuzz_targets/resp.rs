@@ -1,4 +1,5 @@
-//! Whatever bytes arrive on the RESP port, or come back from a server: no panic, and the two readers of replies agree.
+//! Whatever bytes arrive on the RESP port, or come back from a server: no panic, and the skipper of replies agrees
+//! with the decoder.
 
 #![no_main]
 
@@ -8,11 +9,10 @@ use quipu_wire::resp::reply::{ReplyDecoder, skip_reply};
 
 fuzz_target!(|data: &[u8]| {
     fuzz_decode(data);
-    let skipped = skip_reply(data);
-    let decoded = ReplyDecoder::new().decode(data);
-    match (skipped, decoded) {
-        (Ok(Some(skipped)), Ok(Some((_, taken)))) => assert_eq!(skipped, taken),
-        (Ok(None), Ok(None)) | (Err(_), Err(_)) => {}
-        (skipped, decoded) => panic!("one reader says {skipped:?}, the other {decoded:?}"),
+    // The skipper reads frames only, the decoder also what is in them.
+    if let Ok(Some((_, taken))) = ReplyDecoder::new().decode(data) {
+        assert_eq!(skip_reply(data).ok().flatten(), Some(taken));
+    } else {
+        let _ = skip_reply(data);
     }
 });

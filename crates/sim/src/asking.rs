@@ -33,16 +33,11 @@ impl World {
     pub(crate) fn ask(&mut self, ask: &Ask, in_between: bool) -> Result<(), Violation> {
         self.stats.asks += 1;
         let result = match self.plant {
-            Plant::GroupsTornApart => self.send_torn(ask),
+            Plant::GroupsTornApart => self.send_torn(ask, in_between),
             _ => self.send(&self.planted(ask), in_between),
         };
-        self.trace(|world| {
-            format!(
-                "{ask:?}\n         -> {:?} (step {})",
-                result.as_ref().map(|done| done.as_ref().map(|(offset, _)| offset)),
-                world.history.len()
-            )
-        });
+        let offset = result.as_ref().map(|answer| answer.as_ref().map(|(offset, _)| *offset));
+        self.trace(|world| format!("{ask:?}\n         -> {offset:?} (step {})", world.history.len()));
         match result {
             Ok(None) => Ok(()),
             Ok(Some((offset, replies))) => self.answered(ask, offset, &replies),
@@ -104,7 +99,7 @@ impl World {
     }
 
     /// Every item of groups without id in a batch of its own, where the group would be accepted.
-    fn send_torn(&mut self, ask: &Ask) -> Answer {
+    fn send_torn(&mut self, ask: &Ask, in_between: bool) -> Answer {
         let (mut last, mut replies) = (0, Vec::new());
         for unit in &ask.units {
             let alone = Ask { units: vec![unit.clone()] };
@@ -119,7 +114,7 @@ impl World {
                 other => vec![other.clone()],
             };
             for part in parts {
-                let Some((offset, part)) = self.send(&Ask { units: vec![part] }, false)? else {
+                let Some((offset, part)) = self.send(&Ask { units: vec![part] }, in_between)? else {
                     return Ok(None);
                 };
                 last = offset.max(last);

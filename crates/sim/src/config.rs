@@ -12,26 +12,36 @@ const ROOMY_PARTITION_BYTES: u64 = 64 << 20;
 /// When the worlds begin.
 pub const START_MS: u64 = 1_790_000_000_000;
 
+/// What a world is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Few counters and many crashes.
+    Usual,
+    /// Counters do not fit into memory.
+    Tight,
+    /// One life of the engine goes through hundreds of segments, so that what is numbered by segments comes around.
+    Long,
+    /// The clock steps back now and then. Nothing expires then, and nothing crashes: what time it is after a
+    /// restart is not part of the contract.
+    WanderingClock,
+}
+
 /// The choices of one world.
 #[derive(Clone, Debug)]
 pub struct Config {
+    pub kind: Kind,
     pub durability: Durability,
     pub partitions: u16,
     pub segment_bytes: u64,
     pub buffer_limit_bytes: u64,
     pub log_tail_bytes: u64,
     pub window_ms: u64,
-    /// Whether counters do not fit into memory.
-    pub is_tight: bool,
     pub keys: usize,
     pub key_bytes_min: usize,
     pub key_bytes_max: usize,
     pub steps: usize,
     /// Whether counters expire.
     pub expires: bool,
-    /// Whether the clock steps back now and then. Nothing expires then, and nothing crashes: what time it is
-    /// after a restart is not part of the contract.
-    pub clock_wanders: bool,
     pub producers: u8,
     /// Clients that wait for their replies at the same time.
     pub clients: usize,
@@ -40,39 +50,63 @@ pub struct Config {
 impl Config {
     /// Draws one.
     pub fn draw(random: &mut SmallRng) -> Config {
-        let is_tight = random.random_ratio(1, 10);
-        let clock_wanders = !is_tight && random.random_ratio(1, 12);
-        let partitions =
-            if is_tight { 1 << random.random_range(0..2) } else { 1 << random.random_range(0..4) };
-        let segment_kib = if is_tight { 64 } else { 4 << random.random_range(0..4) };
-        let segment_bytes = segment_kib << 10;
-        let key_bytes_max = match segment_kib {
-            _ if is_tight => 512,
-            4 => 24,
-            8 => 100,
-            _ => [16, 64, 300][random.random_range(0..3)],
+        let kind = match random.random_range(0..100) {
+            0..10 => Kind::Tight,
+            10 => Kind::Long,
+            11..19 => Kind::WanderingClock,
+            _ => Kind::Usual,
         };
         let durability = match random.random_range(0..8) {
             0 => Durability::Interval { ms: 20 },
             1 => Durability::None,
             _ => Durability::Sync,
         };
+        let partitions = 1 << random.random_range(0..if kind == Kind::Tight { 2 } else { 4 });
+        let segment_kib = match kind {
+            Kind::Tight => 64,
+            Kind::Long => 4,
+            Kind::Usual | Kind::WanderingClock => 4 << random.random_range(0..4),
+        };
+        let (key_bytes_min, key_bytes_max) = match segment_kib {
+            4 => (1, 24),
+            8 => (1, 100),
+            64 => (400, 512),
+            _ => (1, [16, 64, 300][random.random_range(0..3)]),
+        };
+        let (keys, steps) = match kind {
+            Kind::Tight => (1_500 * usize::from(partitions), random.random_range(80..200)),
+            Kind::Long => (400, 1_200),
+            Kind::Usual | Kind::WanderingClock => (random.random_range(1..41), random.random_range(30..260)),
+        };
+        let window_ms = match kind {
+            Kind::WanderingClock => 1 << 40,
+            _ => 1_000 * 10u64.pow(random.random_range(0..5)),
+        };
+        let segment_bytes = segment_kib << 10;
         Config {
+            kind,
             durability,
             partitions,
             segment_bytes,
             buffer_limit_bytes: 1 << random.random_range(8..18),
             log_tail_bytes: segment_bytes * random.random_range(1..8),
-            window_ms: if clock_wanders { 1 << 40 } else { 1_000 * 10u64.pow(random.random_range(0..5)) },
-            is_tight,
-            keys: if is_tight { 1_500 * usize::from(partitions) } else { 1 + random.random_range(0..40) },
-            key_bytes_min: if is_tight { 400 } else { 1 },
+            window_ms,
+            keys,
+            key_bytes_min,
             key_bytes_max,
-            steps: if is_tight { random.random_range(80..200) } else { random.random_range(30..260) },
-            expires: !clock_wanders && random.random_ratio(1, 2),
-            clock_wanders,
+            steps,
+            expires: kind != Kind::WanderingClock && random.random_ratio(1, 2),
             producers: 3,
             clients: random.random_range(1..5),
+        }
+    }
+
+    /// Whether something may go wrong in this step.
+    pub fn has_faults(&self, step: usize) -> bool {
+        match self.kind {
+            Kind::Usual | Kind::Tight => true,
+            Kind::Long => step + 100 > self.steps,
+            Kind::WanderingClock => false,
         }
     }
 
@@ -84,7 +118,8 @@ impl Config {
 
     /// The engine's options, with secrets and hash seed from `random`.
     pub fn options(&self, random: &mut SmallRng) -> Options {
-        let partition_bytes = if self.is_tight { TIGHT_PARTITION_BYTES } else { ROOMY_PARTITION_BYTES };
+        let partition_bytes =
+            if self.kind == Kind::Tight { TIGHT_PARTITION_BYTES } else { ROOMY_PARTITION_BYTES };
         let mut entropy = [0; 40];
         random.fill(&mut entropy[..]);
         Options {

@@ -8,6 +8,7 @@ use quipu_store::Durability;
 use rand::Rng;
 
 use crate::ask::Ask;
+use crate::config::Kind;
 use crate::machine::Machine;
 use crate::observe;
 use crate::oracle::answers::compare;
@@ -101,7 +102,10 @@ impl World {
     pub(crate) fn begin_life(&mut self, mut ending: Ending) -> Result<(), Violation> {
         for start in 0.. {
             self.is_armed = false;
-            if start < DISTURBED_STARTS_MAX && !self.config.clock_wanders && self.random.random_ratio(1, 4) {
+            if start < DISTURBED_STARTS_MAX
+                && self.config.kind != Kind::WanderingClock
+                && self.random.random_ratio(1, 4)
+            {
                 self.disturb_start();
             }
             let copy = self.machine.copy(self.random.random());

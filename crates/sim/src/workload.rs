@@ -10,7 +10,7 @@ use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 
 use crate::ask::{Ask, Key, Unit, Universe};
-use crate::config::Config;
+use crate::config::{Config, Kind};
 use crate::oracle::model::Model;
 
 /// Recognizable requests kept for retries.
@@ -39,13 +39,14 @@ impl Workload {
     /// The next batch of some client.
     pub fn draw(&mut self, random: &mut SmallRng, model: &Model, now: u64) -> Ask {
         let wanted = match random.random_range(0..10) {
+            _ if self.config.kind == Kind::Long => 30,
             0..5 => 1,
             5..9 => random.random_range(2..6),
             _ => random.random_range(6..30),
         };
         let mut ask = Ask::default();
         let mut room = self.config.batch_bytes_max();
-        let is_bulk = self.config.is_tight && random.random_ratio(1, 2);
+        let is_bulk = self.config.kind == Kind::Tight && random.random_ratio(1, 2);
         for _ in 0..if is_bulk { 80 } else { wanted } {
             let unit = if is_bulk { self.bulk(random) } else { self.unit(random, model, now) };
             let cost = unit.bytes(&self.universe) + unit.requests() * EFFECTS_BYTES_MAX;

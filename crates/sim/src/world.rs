@@ -12,7 +12,7 @@ use rand::{Rng, SeedableRng};
 
 use crate::ask::{Touched, Universe};
 use crate::asking::Unsettled;
-use crate::config::{Config, START_MS};
+use crate::config::{Config, Kind, START_MS};
 use crate::machine::Machine;
 use crate::observe;
 use crate::oracle::answers::is_counter;
@@ -114,8 +114,8 @@ fn run_to_the_end(seed: u64, plant: Plant, is_traced: bool) -> Result<Stats, Vio
     };
     world.trace(|world| format!("{:?}", world.config));
     world.begin_life(Ending::Kill)?;
-    for _ in 0..world.config.steps {
-        world.step()?;
+    for step in 0..world.config.steps {
+        world.step(step)?;
         if world.is_broken || world.machine.is_down() {
             let ending = world.draw_ending();
             world.end_life(ending)?;
@@ -135,7 +135,7 @@ impl World {
         Arc::clone(self.engine.as_ref().expect("between two lives nobody asks for the engine"))
     }
 
-    fn step(&mut self) -> Result<(), Violation> {
+    fn step(&mut self, step: usize) -> Result<(), Violation> {
         match self.random.random_range(0..100) {
             0..60 => {
                 let ask = self.workload.draw(&mut self.random, &self.model, self.now);
@@ -156,11 +156,11 @@ impl World {
             87..90 => self.set_policy(),
             90..92 => self.sync(),
             92..94 => self.check_ledger(),
-            94..98 if !self.config.clock_wanders => {
+            94..98 if self.config.has_faults(step) => {
                 self.plan_a_fault();
                 Ok(())
             }
-            98.. if !self.config.clock_wanders => {
+            98.. if self.config.has_faults(step) => {
                 let ending = self.draw_ending();
                 self.end_life(ending)
             }
@@ -174,7 +174,7 @@ impl World {
             5 | 6 => self.random.random_range(0..2_000),
             _ => self.random.random_range(0..self.config.window_ms.min(1 << 30) * 2),
         };
-        self.now = match self.config.clock_wanders && self.random.random() {
+        self.now = match self.config.kind == Kind::WanderingClock && self.random.random() {
             true => self.now - ms.min(100_000),
             false => self.now + ms,
         };
