@@ -1,4 +1,5 @@
 //! The engine on a real folder: counting, restarts, ids, groups, sessions, expiry, eviction, scans.
+#![allow(clippy::unwrap_used)] // a panic here is a failed test
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
