@@ -90,6 +90,9 @@ impl Remembered {
     /// What a request with this identity is told now.
     pub fn answer(&self, fingerprint: u64) -> Reply {
         let mut reply = Reply::replay(&self.outcome);
+        if reply.exists && reply.refusal.is_none() {
+            reply.cell.updated_at_ms = self.at_ms;
+        }
         if self.fingerprint != fingerprint {
             reply.refusal = Some(Refusal::IdReused);
             reply.duplicate = false;

@@ -241,6 +241,11 @@ impl Engine {
         let _ = self.failed.set(reason);
     }
 
+    /// The newest entry time of any partition: what a clock must not be behind.
+    pub fn newest_time_ms(&self) -> u64 {
+        self.partitions.iter().map(|held| held.lock().time_ms).max().unwrap_or(0)
+    }
+
     /// Why nothing more can be acknowledged, if so. The process should say it and stop.
     pub fn failed(&self) -> Option<String> {
         if self.log.is_poisoned() && self.failed.get().is_none() {

@@ -65,6 +65,8 @@ struct OnDisk {
     slice: Slice,
     tags: Tags,
     runs: Vec<Run>,
+    /// How many ids those runs hold; more than there are tags, because two ids may share one.
+    ids: usize,
 }
 
 /// The ids one checkpoint added to a slice.
@@ -157,7 +159,9 @@ impl Ids {
         }
         for remembered in std::mem::take(&mut self.cutting) {
             let slice = Slice::of(remembered.at_ms, window_ms);
-            on_disk(&mut self.slices, slice).tags.insert(tag(remembered.identity));
+            let known = on_disk(&mut self.slices, slice);
+            known.tags.insert(tag(remembered.identity));
+            known.ids += 1;
         }
     }
 
@@ -179,7 +183,10 @@ impl Ids {
     pub fn add_run(&mut self, slice: Slice, run: Run, tags: impl Iterator<Item = u32>) {
         let known = on_disk(&mut self.slices, slice);
         known.runs.push(run);
-        tags.for_each(|tag| known.tags.insert(tag));
+        tags.for_each(|tag| {
+            known.tags.insert(tag);
+            known.ids += 1;
+        });
     }
 
     /// Forgets slices whose time is over.
@@ -196,7 +203,7 @@ impl Ids {
 
     /// Ids in memory whole, and ids of which the tag is in memory.
     pub fn counts(&self) -> (usize, usize) {
-        (self.recent.len() + self.cutting.len(), self.slices.iter().map(|known| known.tags.len).sum())
+        (self.recent.len() + self.cutting.len(), self.slices.iter().map(|known| known.ids).sum())
     }
 
     /// Bytes that the next checkpoint frees.
@@ -219,7 +226,7 @@ fn on_disk(slices: &mut Vec<OnDisk>, slice: Slice) -> &mut OnDisk {
     let at = match slices.binary_search_by_key(&slice, |known| known.slice) {
         Ok(at) => at,
         Err(at) => {
-            slices.insert(at, OnDisk { slice, tags: Tags::default(), runs: Vec::new() });
+            slices.insert(at, OnDisk { slice, tags: Tags::default(), runs: Vec::new(), ids: 0 });
             at
         }
     };

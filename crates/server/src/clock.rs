@@ -18,6 +18,9 @@ use parking_lot::Mutex;
 /// a wrong year or a wrong time zone does not.
 pub const FORWARD_JUMP_MAX_NS: u64 = 3_600 * 1_000_000_000;
 
+/// A clock that is behind the data by less than this is nothing to speak of.
+const CLOCK_BEHIND_WARN_NS: u64 = 10 * 1_000_000_000;
+
 /// Reads the real clocks. One is shared by all fronts.
 #[derive(Debug)]
 pub struct Clock {
@@ -29,6 +32,23 @@ impl Clock {
     /// A clock that begins with what the wall clock says now.
     pub fn new() -> Clock {
         Clock { start: Instant::now(), timeline: Mutex::new(Timeline::new(wall_ns(), 0)) }
+    }
+
+    /// Makes sure that time goes on after what the data folder has seen. A machine without a battery for its
+    /// clock may start in the past; what it counts must not expire by another time than the clients are told.
+    pub fn begin_after(&self, newest_ms: u64) {
+        let mut timeline = self.timeline.lock();
+        let newest_ns = newest_ms.saturating_mul(1_000_000);
+        let behind_ns = newest_ns.saturating_sub(timeline.now_ns);
+        timeline.now_ns = timeline.now_ns.max(newest_ns);
+        drop(timeline);
+        if behind_ns > CLOCK_BEHIND_WARN_NS {
+            tracing::warn!(
+                behind_s = behind_ns / 1_000_000_000,
+                "the wall clock is behind the newest change in the data folder; time goes on from that change, at half \
+                 speed until the clock has caught up: set the clock"
+            );
+        }
     }
 
     /// UTC milliseconds.

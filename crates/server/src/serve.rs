@@ -58,6 +58,7 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     let resp_listener = listen("resp", config.resp_listen)?;
     let clock = Arc::new(Clock::new());
     let engine = Engine::open(&config.data, options(config, &clock))?;
+    clock.begin_after(engine.newest_time_ms());
     let counters: Arc<dyn Counters> = engine.clone();
     let health = Arc::new(Health::default());
     let runtime = http_runtime().context("cannot start the threads of HTTP")?;
@@ -167,10 +168,15 @@ fn raise_open_files(config: &Config) {
     }
 }
 
+/// Connections that may wait to be accepted: a fleet that comes back after a restart, not the 128 of the library.
+const LISTEN_BACKLOG: i32 = 4096;
+
 fn listen(front: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address).with_context(|| {
+    let listener = TcpListener::bind(address).with_context(|| {
         format!("cannot listen on {address}; is another process there? Choose another address with --{front}")
-    })
+    })?;
+    rustix::net::listen(&listener, LISTEN_BACKLOG).with_context(|| format!("cannot listen on {address}"))?;
+    Ok(listener)
 }
 
 fn http_runtime() -> std::io::Result<tokio::runtime::Runtime> {

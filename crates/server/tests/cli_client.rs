@@ -30,7 +30,7 @@ fn counters_and_policies() {
         (&["set", "b/c d", "7"], 0, "7\n", ""),
         (&["mget", "a", "b/c d", "none"], 0, "a\t-3\nb/c d\t7\nnone\t0\n", ""),
         (&["reset", "a"], 0, "0\n", ""),
-        (&["del", "b/c d"], 0, "deleted, it was 7\n", ""),
+        (&["del", "b/c d"], 0, "gone, it was 7\n", ""),
         (&["policy", "list"], 0, "", ""),
         (&["policy", "set", "s:*", "--min", "0", "--max", "9"], 0, "s:*  min 0  max 9\n", ""),
         (&["policy", "get", "s:*"], 0, "s:*  min 0  max 9\n", ""),

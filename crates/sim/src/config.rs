@@ -52,7 +52,7 @@ impl Config {
     pub fn draw(random: &mut SmallRng) -> Config {
         let kind = match random.random_range(0..100) {
             0..10 => Kind::Tight,
-            10 => Kind::Long,
+            10 if random.random_ratio(1, 3) => Kind::Long,
             11..19 => Kind::WanderingClock,
             _ => Kind::Usual,
         };
@@ -75,7 +75,7 @@ impl Config {
         };
         let (keys, steps) = match kind {
             Kind::Tight => (1_500 * usize::from(partitions), random.random_range(80..200)),
-            Kind::Long => (400, 1_200),
+            Kind::Long => (400, 3_000),
             Kind::Usual | Kind::WanderingClock => (random.random_range(1..41), random.random_range(30..260)),
         };
         let window_ms = match kind {

@@ -113,7 +113,8 @@ impl Workload {
             }
             86..96 => self.session(random, model, now),
             96..99 => Unit::Count,
-            _ if random.random_ratio(1, 3) => Unit::Clear,
+            // Where everything is cleared, nothing grows old.
+            _ if self.config.kind != Kind::Long && random.random_ratio(1, 3) => Unit::Clear,
             _ => Unit::Count,
         }
     }

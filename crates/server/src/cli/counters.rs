@@ -166,7 +166,7 @@ impl Change {
     pub fn delete(&self) -> Result<(), Failure> {
         if let Some(reply) = self.client.call(&self.target.call("DELETE", "", None))? {
             let removed = reply["applied"].as_i64().map_or(0, |applied| applied.wrapping_neg());
-            println!("deleted, it was {removed}");
+            println!("gone, it was {removed}");
         }
         Ok(())
     }

@@ -44,6 +44,8 @@ pub struct Connection {
     pub blocked_since_ms: Option<u64>,
     /// Already in the loop's list of blocked connections.
     pub listed_as_blocked: bool,
+    /// How much of the buffers is counted in the total of all connections.
+    pub counted_bytes: usize,
 }
 
 /// The middle of a pipeline, kept until a batch or a job is done.
@@ -95,6 +97,7 @@ impl Connection {
             touched: false,
             blocked_since_ms: None,
             listed_as_blocked: false,
+            counted_bytes: 0,
         }
     }
 

@@ -39,6 +39,10 @@ const EVENTS_PER_WAKEUP: usize = 1024;
 /// Output buffers kept for connections that become active, and the largest worth keeping.
 const SPARE_BUFFERS: usize = 256;
 const SPARE_BUFFER_BYTES: usize = 64 * 1024;
+/// What the buffers of all connections may hold together. Above it, a connection that leaves more than its share
+/// untaken is closed: memory belongs to counters.
+const BUFFERED_BYTES_MAX: usize = 256 * 1024 * 1024;
+const BUFFERED_SHARE_BYTES: usize = 1024 * 1024;
 /// How often connections that take no replies are looked at, and accepting is tried again after a failure.
 const TICK: Duration = Duration::from_millis(250);
 /// How long a stopping loop waits for replies to be taken and pending work to be done.
@@ -226,6 +230,7 @@ impl EventLoop {
         let mut buffer = std::mem::take(&mut self.read_buffer);
         let served = self.serve_with(&mut connection, token, &mut buffer);
         self.read_buffer = buffer;
+        self.count_buffers(&mut connection);
         match served {
             Ok(()) => self.connections.put_back(token, connection),
             Err(error) => {
@@ -289,7 +294,13 @@ impl EventLoop {
         }
         let sent = connection.send(self.now_ms);
         connection.session.publish(self.now_ms);
+        self.count_buffers(&mut connection);
         let drained = connection.unsent() == 0;
+        let buffered = self.shared.buffered_bytes.load(Ordering::Relaxed);
+        if buffered > BUFFERED_BYTES_MAX && connection.counted_bytes > BUFFERED_SHARE_BYTES {
+            tracing::info!(peer = %connection.session.card.peer, "closed: buffers are full and it holds much of them");
+            return self.forget(token, &connection);
+        }
         if sent.is_err() || (drained && connection.closing) {
             return self.forget(token, &connection);
         }
@@ -310,6 +321,18 @@ impl EventLoop {
         self.connections.put_back(token, connection);
     }
 
+    /// Keeps the total of all buffers.
+    fn count_buffers(&self, connection: &mut Connection) {
+        let bytes = connection.output.len() + connection.input.len();
+        let total = &self.shared.buffered_bytes;
+        if bytes > connection.counted_bytes {
+            total.fetch_add(bytes - connection.counted_bytes, Ordering::Relaxed);
+        } else if bytes < connection.counted_bytes {
+            total.fetch_sub(connection.counted_bytes - bytes, Ordering::Relaxed);
+        }
+        connection.counted_bytes = bytes;
+    }
+
     /// Takes the buffer of a connection that has nothing to send.
     fn reclaim(&mut self, connection: &mut Connection) {
         let output = std::mem::take(&mut connection.output);
@@ -321,6 +344,7 @@ impl EventLoop {
     /// A connection ends; dropping the socket closes it and ends its registration.
     fn forget(&mut self, token: Token, connection: &Connection) {
         self.shared.registry.remove(connection.session.card.id);
+        self.shared.buffered_bytes.fetch_sub(connection.counted_bytes, Ordering::Relaxed);
         self.shared.connections.fetch_sub(1, Ordering::Relaxed);
         self.connections.release(token);
     }

@@ -113,6 +113,8 @@ pub struct Shared {
     pub connections_max: AtomicUsize,
     /// Connections accepted and not yet ended.
     pub connections: AtomicUsize,
+    /// Bytes that all connections hold in their buffers.
+    pub buffered_bytes: AtomicUsize,
     /// All connections that are served.
     pub registry: Registry,
     /// What happened.
@@ -173,6 +175,7 @@ impl RespServer {
             run_id: format!("{:032x}{:08x}", random.random::<u128>(), random.random::<u32>()),
             connections_max: AtomicUsize::new(options.connections_max),
             connections: AtomicUsize::new(0),
+            buffered_bytes: AtomicUsize::new(0),
             registry: Registry::default(),
             statistics: Statistics::default(),
             background: Background::start(&counters)?,
