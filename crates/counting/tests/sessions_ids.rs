@@ -170,10 +170,12 @@ fn a_replay_is_the_first_reply() {
             for limits in [Limits::NONE, bounded, Limits { saturate: true, ..bounded }] {
                 let first = decide(stored, &action, &limits, NOW, 77).reply;
                 let replay = remember(&action, &first).answer(fingerprint(&action));
-                let without_times = Cell { updated_at_ms: 0, expires_at_ms: NEVER, ..first.cell };
+                // The entry time of what was done is known; of what was only seen or refused, no time is.
+                let updated_at_ms = if first.exists && first.refusal.is_none() { NOW } else { 0 };
+                let as_remembered = Cell { updated_at_ms, expires_at_ms: NEVER, ..first.cell };
                 assert_eq!(
                     replay,
-                    Reply { duplicate: true, cell: without_times, ..first },
+                    Reply { duplicate: true, cell: as_remembered, ..first },
                     "{action:?} {stored:?}"
                 );
             }

@@ -61,7 +61,7 @@ pub enum OpenError {
     #[error("{0}")]
     Options(String),
     /// Somebody else has the folder.
-    #[error("the data folder {} is in use by another process; stop that one, or use another folder", .0.display())]
+    #[error("the data folder {} is in use by another process; stop it, or choose another folder with --data", .0.display())]
     Locked(PathBuf),
     /// The folder was written by another version.
     #[error("the data folder {} has format {found} and this program reads {supported}; use the version of quipu that wrote it", path.display())]
