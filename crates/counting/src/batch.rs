@@ -124,6 +124,21 @@ impl Reply {
     }
 }
 
+/// A place between two requests of a batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BatchMark {
+    bytes: usize,
+    requests: usize,
+    groups: usize,
+}
+
+impl BatchMark {
+    /// How many requests lie before it.
+    pub fn requests(&self) -> usize {
+        self.requests
+    }
+}
+
 /// Requests with their bytes, their groups and, once executed, their replies in the same order.
 #[derive(Debug, Default)]
 pub struct Batch {
@@ -184,6 +199,45 @@ impl Batch {
     pub fn group(&mut self, start: usize, kind: GroupKind) {
         let end = self.requests.len();
         self.groups.push(Group { start, end, kind });
+    }
+
+    /// Where the next request begins.
+    #[inline]
+    pub fn mark(&self) -> BatchMark {
+        BatchMark { bytes: self.bytes.len(), requests: self.requests.len(), groups: self.groups.len() }
+    }
+
+    /// Takes back everything that was added since `mark`. No group may reach across it.
+    pub fn truncate(&mut self, mark: BatchMark) {
+        self.bytes.truncate(mark.bytes);
+        self.requests.truncate(mark.requests);
+        self.groups.truncate(mark.groups);
+    }
+
+    /// A batch of its own with what was added between two marks. No group may reach across them.
+    pub fn part(&self, from: BatchMark, to: BatchMark) -> Batch {
+        let moved = |span: Span| Span { start: span.start - from.bytes as u32, ..span };
+        let requests = self.requests[from.requests..to.requests].iter().map(|request| Request {
+            key: moved(request.key),
+            id: request.id.map(|id| RequestId { span: moved(id.span), ..id }),
+            ..*request
+        });
+        let groups = self.groups[from.groups..to.groups].iter().map(|group| Group {
+            start: group.start - from.requests,
+            end: group.end - from.requests,
+            kind: match group.kind {
+                GroupKind::Session { producer, epoch, sequence } => {
+                    GroupKind::Session { producer: moved(producer), epoch, sequence }
+                }
+                kind => kind,
+            },
+        });
+        Batch {
+            requests: requests.collect(),
+            groups: groups.collect(),
+            bytes: self.bytes[from.bytes..to.bytes].to_vec(),
+            replies: Vec::new(),
+        }
     }
 
     /// The key of a request.

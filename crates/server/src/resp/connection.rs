@@ -49,7 +49,7 @@ pub struct Connection {
 }
 
 /// The middle of a pipeline, kept until a batch or a job is done.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Waiting {
     /// The commands, at the head of the connection's `input`.
     pub pipeline: Pipeline,

@@ -1,7 +1,7 @@
 //! One thread that serves many connections: wait, read and execute for all that are ready, settle once, write.
 //!
 //! ```text
-//!   poll -> for every ready connection: one read, all its commands in one batch, executed here
+//!   poll -> for every ready connection: one read; the commands of all go into one batch, executed here
 //!        -> settle(newest offset any reply reveals)      one write and sync of the log for everyone
 //!        -> for every connection served: one write
 //! ```
@@ -18,12 +18,12 @@ use mio::net::TcpListener;
 use mio::{Events, Poll, Token};
 use quipu_counting::Unavailable;
 use quipu_wire::refusal::unavailable_line;
-use quipu_wire::resp::Encoder;
+use quipu_wire::resp::{Encoder, Pipeline};
 
 use super::Shared;
 use super::connection::{Connection, Received};
 use super::inbox::Message;
-use super::plan::Work;
+use super::round::Round;
 use super::serve::Turn;
 use super::slots::Slots;
 
@@ -62,7 +62,8 @@ pub struct EventLoop {
     /// The loop that gets the next connection.
     pub(super) next_loop: usize,
     pub(super) connections: Slots<Box<Connection>>,
-    work: Work,
+    pipeline: Pipeline,
+    round: Round,
     read_buffer: Box<[u8]>,
     spare_outputs: Vec<Vec<u8>>,
     /// Connections served in this wake-up.
@@ -92,7 +93,8 @@ impl EventLoop {
             accept_failed: false,
             next_loop: 0,
             connections: Slots::default(),
-            work: Work::default(),
+            pipeline: Pipeline::new(),
+            round: Round::default(),
             read_buffer: vec![0; READ_BYTES].into_boxed_slice(),
             spare_outputs: Vec::new(),
             touched: Vec::new(),
@@ -156,6 +158,8 @@ impl EventLoop {
         for at in 0..self.touched.len() {
             self.serve(self.touched[at]);
         }
+        self.turn().execute_rest();
+        self.round.end_wakeup();
         let settled = match self.revealed.take() {
             Some(offset) => self.shared.counters.settle(offset),
             None => Ok(()),
@@ -211,6 +215,8 @@ impl EventLoop {
         go_on(&mut self.turn(), &mut connection);
         connection.closing |= self.stop_at_ms.is_some() && connection.waiting.is_none();
         self.connections.put_back(token, connection);
+        // It may get a turn of its own in this wake-up; a round has one part of each connection.
+        self.turn().execute_rest();
     }
 
     fn turn(&mut self) -> Turn<'_> {
@@ -218,7 +224,9 @@ impl EventLoop {
             shared: &self.shared,
             event_loop: self.index,
             now_ms: self.now_ms,
-            work: &mut self.work,
+            pipeline: &mut self.pipeline,
+            round: &mut self.round,
+            connections: &mut self.connections,
             revealed: &mut self.revealed,
             commands: &mut self.commands,
         }
@@ -301,7 +309,7 @@ impl EventLoop {
             tracing::info!(peer = %connection.session.card.peer, "closed: buffers are full and it holds much of them");
             return self.forget(token, &connection);
         }
-        if sent.is_err() || (drained && connection.closing) {
+        if sent.is_err() || (drained && connection.closing && connection.waiting.is_none()) {
             return self.forget(token, &connection);
         }
         if drained {

@@ -39,6 +39,7 @@ pub mod inbox;
 pub mod interpret;
 pub mod plan;
 pub mod render;
+mod round;
 pub mod serve;
 pub mod session;
 pub mod slots;

@@ -12,8 +12,8 @@
 //! Plans take requests and literal bytes in the order they were made, so a plan needs no places, only counts: eight bytes
 //! per command, and no allocation.
 
-use quipu_counting::{Action, Batch};
-use quipu_wire::resp::{Encoder, Pipeline, Protocol};
+use quipu_counting::{Action, Batch, Reply};
+use quipu_wire::resp::{Encoder, Protocol};
 
 /// How one command is answered once its requests have run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,15 +83,6 @@ const RETAINED_REQUESTS: usize = 4 * REQUESTS_PER_BATCH_MAX;
 /// The literal bytes above which their memory is given back.
 const RETAINED_LITERAL_BYTES: usize = 256 * 1024;
 
-/// Everything that is reused from pipeline to pipeline. A loop owns one; a connection that waits owns its own.
-#[derive(Debug, Default)]
-pub struct Work {
-    /// The commands as they lie in the input.
-    pub pipeline: Pipeline,
-    /// What was understood of them so far.
-    pub draft: Draft,
-}
-
 /// What was understood and not yet answered.
 #[derive(Debug, Default)]
 pub struct Draft {
@@ -103,7 +94,23 @@ pub struct Draft {
     pub literals: Vec<u8>,
 }
 
+/// Plans with what they need to be carried out: a draft that was executed, or a part of one.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'d> {
+    /// How the commands are answered.
+    pub plans: &'d [Plan],
+    /// Replies that were known when the commands were read.
+    pub literals: &'d [u8],
+    /// What the requests gave.
+    pub replies: &'d [Reply],
+}
+
 impl Draft {
+    /// All of it.
+    pub fn view(&self) -> View<'_> {
+        View { plans: &self.plans, literals: &self.literals, replies: &self.batch.replies }
+    }
+
     /// Asks for `action` on `key`, answered by `plan`.
     #[inline]
     pub fn request(&mut self, key: &[u8], action: Action, plan: Plan) {

@@ -4,29 +4,19 @@ use quipu_counting::{NEVER, Refusal, Reply, Unavailable};
 use quipu_wire::refusal::{error_line, unavailable_line};
 use quipu_wire::resp::{Encoder, Protocol};
 
-use super::plan::{Draft, Plan, Unit};
+use super::plan::{Plan, Unit, View};
 
-/// Appends the replies of everything in `draft`, which has been executed at `now_ms` with this result.
+/// Appends the replies to what was executed at `now_ms` with this result.
 pub fn render(
-    draft: &Draft,
+    executed: View<'_>,
     result: Result<(), &Unavailable>,
     now_ms: u64,
     protocol: Protocol,
     out: &mut Vec<u8>,
 ) {
-    let replies = match result {
-        Ok(()) => draft.batch.replies.as_slice(),
-        Err(_) => &[],
-    };
-    debug_assert!(result.is_err() || replies.len() == draft.batch.requests.len());
-    let mut renderer = Renderer {
-        plans: &draft.plans,
-        literals: &draft.literals,
-        replies,
-        unavailable: result.err(),
-        now_ms,
-        encoder: Encoder::new(out, protocol),
-    };
+    let View { plans, literals, replies } = executed;
+    let encoder = Encoder::new(out, protocol);
+    let mut renderer = Renderer { plans, literals, replies, unavailable: result.err(), now_ms, encoder };
     while let Some(plan) = renderer.next_plan() {
         renderer.answer(plan);
     }

@@ -1,4 +1,6 @@
-//! One connection's turn in a wake-up: decode, draft, execute, render. No sockets here.
+//! The turns of connections in a wake-up: decode, draft, execute, render. No sockets here.
+//!
+//! A turn ends when all its commands are drafted; they are executed together with those of others (`round.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,8 +14,10 @@ use super::background::Job;
 use super::connection::{Connection, Waiting};
 use super::inbox::Message;
 use super::interpret::{Interpreter, Step};
-use super::plan::{Draft, REQUESTS_PER_BATCH_MAX, Work};
+use super::plan::{Draft, REQUESTS_PER_BATCH_MAX, View};
 use super::render::render;
+use super::round::{Part, Round};
+use super::slots::Slots;
 
 /// What the turns of one wake-up share.
 pub struct Turn<'a> {
@@ -23,8 +27,12 @@ pub struct Turn<'a> {
     pub event_loop: usize,
     /// The time of this wake-up.
     pub now_ms: u64,
-    /// Reused from turn to turn.
-    pub work: &'a mut Work,
+    /// The commands of the running turn; reused from turn to turn.
+    pub pipeline: &'a mut Pipeline,
+    /// What was drafted in this wake-up and not yet executed.
+    pub round: &'a mut Round,
+    /// The other connections: their replies may come in this one's turn.
+    pub connections: &'a mut Slots<Box<Connection>>,
     /// The newest offset any reply of this wake-up reveals; none if nothing was executed.
     pub revealed: &'a mut Option<u64>,
     /// Commands understood.
@@ -45,14 +53,13 @@ impl Turn<'_> {
                 connection.backlog = true;
                 return done;
             }
-            let pipeline = &mut self.work.pipeline;
-            let decoded = connection.decoder.decode(&mut buffer[done..], pipeline, REQUESTS_PER_BATCH_MAX);
+            let decoded = connection.decoder.decode(&mut buffer[done..], self.pipeline, REQUESTS_PER_BATCH_MAX);
             let taken = decoded.unwrap_or(buffer.len() - done);
             connection.protocol_error = decoded.err();
             if taken == 0 {
                 return done;
             }
-            let pipeline = std::mem::take(&mut self.work.pipeline);
+            let pipeline = std::mem::take(self.pipeline);
             self.run(connection, token, pipeline, &buffer[done..done + taken], 0);
             if connection.waiting.is_some() {
                 return done;
@@ -72,13 +79,7 @@ impl Turn<'_> {
         let Some(mut waiting) = connection.waiting.take() else { return };
         waiting.draft.batch = batch;
         let result = result.map(|offset| self.reveal(offset));
-        render(
-            &waiting.draft,
-            result.as_ref().copied(),
-            waiting.now_ms,
-            connection.session.protocol,
-            &mut connection.output,
-        );
+        self.render(connection, waiting.draft.view(), result.as_ref().copied(), waiting.now_ms);
         self.go_on(connection, token, waiting);
     }
 
@@ -93,9 +94,7 @@ impl Turn<'_> {
 
     /// Runs the rest of the pipeline that had to wait, and what was received meanwhile.
     fn go_on(&mut self, connection: &mut Connection, token: Token, waiting: Waiting) {
-        let Waiting { pipeline, taken, next, mut draft, .. } = waiting;
-        draft.clear();
-        self.work.draft = draft;
+        let Waiting { pipeline, taken, next, .. } = waiting;
         let mut input = std::mem::take(&mut connection.input);
         self.run(connection, token, pipeline, &input[..taken], next);
         let done = match connection.waiting {
@@ -108,8 +107,8 @@ impl Turn<'_> {
         }
     }
 
-    /// Runs the commands of a pipeline from `next` on. Afterwards either all of them are answered, or the connection
-    /// waits, or it closes.
+    /// Runs the commands of a pipeline from `next` on. Afterwards either all of them are answered or drafted, or the
+    /// connection waits, or it closes.
     fn run(
         &mut self,
         connection: &mut Connection,
@@ -118,32 +117,41 @@ impl Turn<'_> {
         buffer: &[u8],
         next: usize,
     ) {
-        match self.draft_and_execute(connection, &pipeline, buffer, next) {
-            Stop::Answered => {
+        let stop = match self.draft_all(connection, token, &pipeline, buffer, next) {
+            Stop::Drafted if connection.protocol_error.is_some() || self.round.is_worth_executing() => {
+                self.execute(connection, token).map_or(Stop::Drafted, |draft| Stop::Pending {
+                    draft,
+                    next: pipeline.len(),
+                })
+            }
+            stop => stop,
+        };
+        let (taken, now_ms) = (buffer.len(), self.now_ms);
+        match stop {
+            Stop::Drafted => {
+                self.round.end_part(token);
                 if let Some(error) = connection.protocol_error.take()
                     && !connection.closing
                 {
                     Encoder::new(&mut connection.output, connection.session.protocol).protocol_error(error);
                     connection.closing = true;
                 }
-                self.work.pipeline = pipeline;
+                *self.pipeline = pipeline;
             }
-            Stop::Pending { next } => {
-                let draft = std::mem::take(&mut self.work.draft);
-                let (taken, now_ms) = (buffer.len(), self.now_ms);
+            Stop::Pending { draft, next } => {
                 self.wait(connection, token, Waiting { pipeline, taken, next, draft, now_ms, muted: false });
             }
             Stop::Background { job, muted, next } => {
-                let (taken, now_ms) = (buffer.len(), self.now_ms);
                 let waiting = Waiting { pipeline, taken, next, draft: Draft::default(), now_ms, muted };
                 self.wait_for_job(connection, token, job, waiting);
             }
         }
     }
 
-    fn draft_and_execute(
+    fn draft_all(
         &mut self,
         connection: &mut Connection,
+        token: Token,
         pipeline: &Pipeline,
         buffer: &[u8],
         mut next: usize,
@@ -153,12 +161,15 @@ impl Turn<'_> {
                 let mut interpreter = Interpreter {
                     shared: self.shared,
                     session: &mut connection.session,
-                    draft: &mut self.work.draft,
+                    draft: &mut self.round.draft,
                     now_ms: self.now_ms,
                 };
                 match interpreter.interpret(arguments) {
-                    Step::Alone if self.execute(connection) => {}
-                    Step::Alone => return Stop::Pending { next },
+                    Step::Alone => {
+                        if let Some(draft) = self.execute(connection, token) {
+                            return Stop::Pending { draft, next };
+                        }
+                    }
                     step => break step,
                 }
             };
@@ -172,40 +183,120 @@ impl Turn<'_> {
                     break;
                 }
                 Step::Drop => {
-                    self.work.draft.clear();
+                    self.round.withdraw();
                     connection.retract();
                     connection.closing = true;
-                    return Stop::Answered;
+                    break;
                 }
             }
-            if self.work.draft.is_full() && !self.execute(connection) {
-                return Stop::Pending { next };
+            if self.round.draft.is_full()
+                && let Some(draft) = self.execute(connection, token)
+            {
+                return Stop::Pending { draft, next };
             }
         }
-        if self.execute(connection) { Stop::Answered } else { Stop::Pending { next } }
+        Stop::Drafted
     }
 
-    /// Executes the draft and renders its replies. Says no if they have to be waited for.
-    #[inline]
-    fn execute(&mut self, connection: &mut Connection) -> bool {
-        let draft = &mut self.work.draft;
-        if draft.is_empty() {
-            return true;
-        }
-        let mut result = Ok(());
-        if !draft.batch.requests.is_empty() {
-            match self.shared.counters.execute(&mut draft.batch, self.now_ms) {
-                Ok(Execution::Done { offset }) => {
-                    *self.revealed = Some(self.revealed.unwrap_or(0).max(offset));
+    /// Executes everything that was drafted in this wake-up, of this connection last, and renders all replies. What this
+    /// connection has to wait for comes back.
+    fn execute(&mut self, connection: &mut Connection, token: Token) -> Option<Draft> {
+        self.round.end_part(token);
+        let mut pending = None;
+        self.execute_round(|turn, part, executed| {
+            if part.token == token {
+                match executed {
+                    Executed::Answered(view, result) => turn.render(connection, view, result, turn.now_ms),
+                    Executed::Pending(draft) => pending = Some(draft),
                 }
-                Ok(Execution::Pending) => return false,
-                Err(reason) => result = Err(reason),
+            } else {
+                turn.deliver(part, executed);
+            }
+        });
+        pending
+    }
+
+    /// Executes everything that was drafted in this wake-up and renders all replies. No connection has its turn.
+    pub fn execute_rest(&mut self) {
+        self.execute_round(Turn::deliver);
+    }
+
+    fn execute_round(&mut self, mut deliver: impl FnMut(&mut Self, &Part, Executed<'_>)) {
+        if self.round.parts().is_empty() {
+            return;
+        }
+        let mut round = std::mem::take(self.round);
+        match self.execute_batch(round.batch()) {
+            Some(Ok(())) => {
+                for part in round.parts() {
+                    deliver(self, part, Executed::Answered(round.view(part), Ok(())));
+                }
+            }
+            pending if round.parts().len() == 1 => {
+                let part = round.parts()[0];
+                match pending {
+                    Some(result) => {
+                        let result = result.as_ref().copied();
+                        deliver(self, &part, Executed::Answered(round.view(&part), result));
+                    }
+                    None => deliver(self, &part, Executed::Pending(round.take())),
+                }
+            }
+            _ => {
+                round.stay_apart();
+                for part in round.parts() {
+                    let mut draft = round.separate(part);
+                    match self.execute_batch(&mut draft.batch) {
+                        Some(result) => {
+                            let result = result.as_ref().copied();
+                            deliver(self, part, Executed::Answered(draft.view(), result));
+                        }
+                        None => deliver(self, part, Executed::Pending(draft)),
+                    }
+                }
             }
         }
-        let protocol = connection.session.protocol;
-        render(draft, result.as_ref().copied(), self.now_ms, protocol, &mut connection.output);
-        draft.clear();
-        true
+        round.clear();
+        *self.round = round;
+    }
+
+    /// Says nothing if the batch did not run and has to be finished elsewhere.
+    fn execute_batch(&mut self, batch: &mut Batch) -> Option<Result<(), Unavailable>> {
+        if batch.requests.is_empty() {
+            return Some(Ok(()));
+        }
+        match self.shared.counters.execute(batch, self.now_ms) {
+            Ok(Execution::Done { offset }) => {
+                self.reveal(offset);
+                Some(Ok(()))
+            }
+            Ok(Execution::Pending) => None,
+            Err(reason) => Some(Err(reason)),
+        }
+    }
+
+    /// Gives a connection that had its turn what became of it. The connection may be gone.
+    fn deliver(&mut self, part: &Part, executed: Executed<'_>) {
+        let Some(mut connection) = self.connections.take(part.token) else { return };
+        match executed {
+            Executed::Answered(view, result) => self.render(&mut connection, view, result, self.now_ms),
+            Executed::Pending(draft) => {
+                let waiting = Waiting { draft, now_ms: self.now_ms, ..Waiting::default() };
+                self.wait(&mut connection, part.token, waiting);
+            }
+        }
+        self.connections.put_back(part.token, connection);
+    }
+
+    #[inline]
+    fn render(
+        &self,
+        connection: &mut Connection,
+        executed: View<'_>,
+        result: Result<(), &Unavailable>,
+        now_ms: u64,
+    ) {
+        render(executed, result, now_ms, connection.session.protocol, &mut connection.output);
     }
 
     fn reveal(&mut self, offset: u64) {
@@ -244,10 +335,18 @@ impl Turn<'_> {
 
 /// Why the commands of a pipeline are no longer run.
 enum Stop {
-    /// All of them are answered, or the connection closes.
-    Answered,
+    /// All of them are drafted, or the connection closes.
+    Drafted,
     /// The draft's batch must be waited for; commands from `next` on come after it.
-    Pending { next: usize },
+    Pending { draft: Draft, next: usize },
     /// A job must be waited for; commands from `next` on come after it.
     Background { job: Job, muted: bool, next: usize },
+}
+
+/// What became of a part of the round.
+enum Executed<'d> {
+    /// It has run, or could not.
+    Answered(View<'d>, Result<(), &'d Unavailable>),
+    /// It did not run and must be waited for.
+    Pending(Draft),
 }
