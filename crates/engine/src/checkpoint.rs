@@ -7,15 +7,17 @@
 //! write that makes the checkpoint true, the cells with the totals and the sequence.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use quipu_counting::{Cell, NEVER, Remembered};
+use quipu_counting::{Cell, NEVER};
 use quipu_store::cold::{ColdError, Rows};
 use quipu_wire::entry;
 
 use crate::engine::Engine;
-use crate::ids::{Run, Slice, stored_tag};
+use crate::ids::{Run, Slice, tag};
 use crate::partition::CutPhase;
+use crate::recent::Recent;
 use crate::rows::{self, Cut};
 
 /// Ids in one run: their tags are one row of the cold store, which has its limit.
@@ -26,7 +28,7 @@ struct Begun {
     cut: Cut,
     generation: u32,
     /// Request ids remembered since the last cut.
-    ids: Vec<Remembered>,
+    ids: Arc<Recent>,
     /// Producers whose session is in it, marked as changed again if the checkpoint fails.
     producers: Vec<Box<[u8]>>,
     /// Rows of the expiry index that go with it, kept for the next one if it fails.
@@ -165,19 +167,19 @@ impl Engine {
         partition: u16,
         generation: u32,
         cut: &Cut,
-        ids: Vec<Remembered>,
+        ids: Arc<Recent>,
         rows: Rows,
         between: &mut dyn FnMut(),
     ) -> Result<Vec<(Slice, Run)>, ColdError> {
         // Write-ahead: nothing reaches the cold store that the log could still lose.
         self.log.commit(cut.offset).map_err(|error| ColdError::Refused(error.to_string()))?;
         let mut runs = Vec::new();
-        for (slice, ids) in by_slice(ids, self.id_window_ms) {
-            for (part, ids) in ids.chunks(IDS_PER_RUN_MAX).enumerate() {
+        for (slice, mut places) in by_slice(&ids, self.id_window_ms) {
+            for (part, places) in places.chunks_mut(IDS_PER_RUN_MAX).enumerate() {
                 between();
                 // Every id took a sequence of its own, so the last cut is further back than there are parts.
-                let run = Run::of(cut.sequence - part as u64, ids.len());
-                self.cold.write(&slice.space(), &run_rows(partition, run, ids.to_vec())?)?;
+                let run = Run::of(cut.sequence - part as u64, places.len());
+                self.cold.write(&slice.space(), &run_rows(partition, run, &ids, places)?)?;
                 runs.push((slice, run));
             }
         }
@@ -269,33 +271,40 @@ impl CellRow {
     }
 }
 
-fn by_slice(ids: Vec<Remembered>, window_ms: u64) -> BTreeMap<Slice, Vec<Remembered>> {
-    let mut slices: BTreeMap<Slice, Vec<Remembered>> = BTreeMap::new();
-    for remembered in ids {
-        slices.entry(Slice::of(remembered.at_ms, window_ms)).or_default().push(remembered);
+/// An id of the cut: the first bits of its identity, then its place.
+type ByBucket = u64;
+
+fn by_slice(ids: &Recent, window_ms: u64) -> BTreeMap<Slice, Vec<ByBucket>> {
+    let mut slices: BTreeMap<Slice, Vec<ByBucket>> = BTreeMap::new();
+    for (place, stored) in ids.iter() {
+        let first_bits = (stored.remembered.identity >> 96) as u64;
+        let slice = Slice::of(stored.remembered.at_ms, window_ms);
+        slices.entry(slice).or_default().push(first_bits << 32 | u64::from(place));
     }
     slices
 }
 
 /// The rows of a run: its tags, and its ids in buckets.
-fn run_rows(partition: u16, run: Run, mut ids: Vec<Remembered>) -> Result<Rows, ColdError> {
-    // Buckets are the first bits of the identity, so this is the order of buckets too.
-    ids.sort_unstable_by_key(|remembered| remembered.identity);
-    let mut description = vec![run.bucket_bits as u8];
-    for remembered in &ids {
-        description.extend_from_slice(&stored_tag(remembered.identity).to_le_bytes());
-    }
+fn run_rows(partition: u16, run: Run, ids: &Recent, places: &mut [ByBucket]) -> Result<Rows, ColdError> {
+    // Buckets are the first bits of the identity, so this is the order of buckets too, and within one of time.
+    places.sort_unstable();
     let mut rows = Rows::new();
-    rows.push(&rows::run_key(partition, run.sequence), Some(&description))?;
+    let mut tags = Vec::with_capacity(places.len());
     let mut value = Vec::new();
-    for bucket in ids.chunk_by(|a, b| run.bucket(a.identity) == run.bucket(b.identity)) {
+    for bucket in places.chunk_by(|a, b| run.bucket_of(*a) == run.bucket_of(*b)) {
         value.clear();
-        for remembered in bucket {
-            value.extend_from_slice(&remembered.identity.to_le_bytes());
-            entry::put_remembered_value(&mut value, remembered);
+        for place in bucket {
+            let stored = ids.at(*place as u32);
+            value.extend_from_slice(stored.bytes);
+            tags.push(tag(stored.remembered.identity));
         }
-        let number = run.bucket(bucket[0].identity);
-        rows.push(&rows::bucket_key(partition, run.sequence, number), Some(&value))?;
+        rows.push(&rows::bucket_key(partition, run.sequence, run.bucket_of(bucket[0])), Some(&value))?;
     }
+    // In the order in which they lie in memory: taking them over again at the next start is one walk.
+    tags.sort_unstable();
+    let mut description = vec![run.bucket_bits as u8];
+    tags.iter().for_each(|tag| description.extend_from_slice(&tag.to_le_bytes()));
+    rows.push(&rows::run_key(partition, run.sequence), Some(&description))?;
+    rows.sort();
     Ok(rows)
 }

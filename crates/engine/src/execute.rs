@@ -18,8 +18,8 @@ use quipu_counting::rules::GroupItem;
 use quipu_counting::session::{SESSIONS_PER_PARTITION_MAX, admit};
 use quipu_counting::slot::{partition, slot};
 use quipu_counting::{
-    Action, Batch, Cell, Group, GroupKind, Identity, Limits, Outcome, Policies, Refusal, Remembered, Reply,
-    Session, SessionVerdict, Unavailable, decide, decide_group,
+    Action, Add, Batch, Cell, Group, GroupKind, Identity, Limits, Outcome, Policies, Refusal, Remembered,
+    Reply, Session, SessionVerdict, Unavailable, decide, decide_group,
 };
 use quipu_store::{Appender, LogError};
 use quipu_wire::entry;
@@ -129,8 +129,14 @@ impl Engine {
             }
         }
         let policies = self.policies.read();
-        let mut run =
-            Run { guards: &mut guards, places: &scratch.places, fetched, policies: &policies, engine: self };
+        let mut run = Run {
+            guards: &mut guards,
+            places: &scratch.places,
+            fetched,
+            policies: &policies,
+            engine: self,
+            fingerprinted: None,
+        };
         run.all(batch);
         drop(policies);
         let offset = match appender {
@@ -288,6 +294,8 @@ struct Run<'a, 'guard> {
     fetched: &'a Fetched,
     policies: &'a Policies,
     engine: &'a Engine,
+    /// The last plain addition under an id, and its fingerprint.
+    fingerprinted: Option<(i64, u64)>,
 }
 
 impl Run<'_, '_> {
@@ -331,9 +339,15 @@ impl Run<'_, '_> {
             return self.global(&request.action);
         }
         let place = self.places[index];
-        let fingerprint = match place.identity {
-            0 => 0,
-            _ => fingerprint(&request.action),
+        // Of a plain addition the log can say in one effect what was done and what is remembered.
+        let plain = match request.action {
+            Action::Add(add) if place.identity != 0 && add == Add::plain(add.delta) => Some(add.delta),
+            _ => None,
+        };
+        let fingerprint = match (place.identity, plain) {
+            (0, _) => 0,
+            (_, Some(delta)) => self.plain_fingerprint(delta),
+            (_, None) => fingerprint(&request.action),
         };
         if let Some(known) = self.remembered(place) {
             return known.answer(fingerprint);
@@ -344,14 +358,27 @@ impl Run<'_, '_> {
         let found = held.table.find(place.hash, key);
         let before = found.and_then(|number| held.table.cell(number));
         let verdict = decide(before, &request.action, &limits, held.time_ms, held.sequence + 1);
-        held.change(place.hash, key, found, before, &verdict.change);
+        let under = plain.map(|delta| (place.identity, delta));
+        let is_in_log = held.change_under(place.hash, key, found, before, &verdict.change, under);
         if let (Action::Read, Some(number)) = (&request.action, found) {
             held.mark_used(number);
         }
         if place.identity != 0 {
-            held.remember_reply(place.identity, fingerprint, &verdict.reply);
+            held.remember_reply(place.identity, fingerprint, &verdict.reply, is_in_log);
         }
         verdict.reply
+    }
+
+    /// Nearly all additions are of the same amount.
+    fn plain_fingerprint(&mut self, delta: i64) -> u64 {
+        match self.fingerprinted {
+            Some((known, fingerprint)) if known == delta => fingerprint,
+            _ => {
+                let fingerprint = fingerprint(&Action::Add(Add::plain(delta)));
+                self.fingerprinted = Some((delta, fingerprint));
+                fingerprint
+            }
+        }
     }
 
     /// What is remembered under a request's id and still counts.
@@ -418,7 +445,7 @@ impl Run<'_, '_> {
             let place = self.places[group.start + offset];
             if place.identity != 0 {
                 let reply = replies[from + offset];
-                self.held(place.partition).remember_reply(place.identity, print, &reply);
+                self.held(place.partition).remember_reply(place.identity, print, &reply, false);
             }
         }
     }
@@ -510,10 +537,10 @@ impl Run<'_, '_> {
 }
 
 impl Partition {
-    fn remember_reply(&mut self, identity: Identity, fingerprint: u64, reply: &Reply) {
+    fn remember_reply(&mut self, identity: Identity, fingerprint: u64, reply: &Reply, is_in_log: bool) {
         if reply.refusal.is_none_or(Refusal::is_remembered) {
             let outcome = Outcome::of(reply);
-            self.remember(Remembered { identity, fingerprint, at_ms: self.time_ms, outcome });
+            self.remember(Remembered { identity, fingerprint, at_ms: self.time_ms, outcome }, is_in_log);
         }
     }
 

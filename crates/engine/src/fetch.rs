@@ -134,12 +134,14 @@ fn read_id(
 
 fn find_in_bucket(bucket: &[u8], identity: Identity) -> Result<Option<Remembered>, Malformed> {
     let mut reader = Reader::new(bucket);
+    let mut found = None;
     while !reader.is_empty() {
         let stored = Identity::from_le_bytes(reader.array()?);
         let remembered = reader.remembered_value(stored)?;
         if stored == identity {
-            return Ok(Some(remembered));
+            // One that came back after its window lies behind its earlier self.
+            found = Some(remembered);
         }
     }
-    Ok(None)
+    Ok(found)
 }

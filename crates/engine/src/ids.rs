@@ -8,8 +8,11 @@
 //! Every checkpoint writes its ids as one *run*: buckets of about 64 ids, chosen by the first bits of the
 //! identity, one row each. A row per id would cost the cold store more than all the rest of a request.
 
-use hashbrown::HashTable;
+use std::sync::Arc;
+
 use quipu_counting::{Identity, Remembered};
+
+use crate::recent::Recent;
 
 /// A window is as long as so many slices. It touches one more, and one that is over is dropped when all of it is.
 pub const SLICES_PER_WINDOW: u64 = 7;
@@ -53,9 +56,9 @@ impl Slice {
 #[derive(Default)]
 pub struct Ids {
     /// Since the last cut.
-    recent: HashTable<Remembered>,
-    /// Before the running cut, until it is durable.
-    cutting: HashTable<Remembered>,
+    recent: Recent,
+    /// Before the running cut, until it is durable. Shared with the checkpoint that writes them.
+    cutting: Arc<Recent>,
     /// What the cold store has, oldest first.
     slices: Vec<OnDisk>,
 }
@@ -92,7 +95,12 @@ impl Run {
 
     /// The bucket of an identity.
     pub fn bucket(&self, identity: Identity) -> u32 {
-        ((identity >> 96) as u64 >> (32 - self.bucket_bits)) as u32
+        self.bucket_of((identity >> 64) as u64)
+    }
+
+    /// The bucket of the identities whose first 32 bits are those of `first`.
+    pub fn bucket_of(&self, first: u64) -> u32 {
+        (first >> 32 >> (32 - self.bucket_bits)) as u32
     }
 }
 
@@ -107,21 +115,17 @@ pub enum Known {
     Perhaps,
 }
 
-fn spread(identity: Identity) -> u64 {
-    (identity >> 64) as u64
-}
-
-fn tag(identity: Identity) -> u32 {
+/// The tag of an identity, in memory and on disk.
+#[inline]
+pub fn tag(identity: Identity) -> u32 {
     (identity as u32).max(1)
 }
 
 impl Ids {
     /// Looks for an identity.
     pub fn find(&self, identity: Identity) -> Known {
-        for table in [&self.recent, &self.cutting] {
-            if let Some(found) = table.find(spread(identity), |known| known.identity == identity) {
-                return Known::Here(*found);
-            }
+        if let Some(found) = self.recent.find(identity).or_else(|| self.cutting.find(identity)) {
+            return Known::Here(found);
         }
         let tag = tag(identity);
         if self.slices.iter().any(|known| known.tags.contains(tag)) { Known::Perhaps } else { Known::New }
@@ -130,26 +134,25 @@ impl Ids {
     /// Starts loading what [`Ids::find`] will touch.
     #[inline]
     pub fn prefetch(&self, identity: Identity) {
+        self.recent.prefetch(identity);
+        self.cutting.prefetch(identity);
         self.slices.iter().for_each(|known| known.tags.prefetch(tag(identity)));
     }
 
     /// Remembers a request. A newer one of the same identity (the old one is past its window) replaces it.
     pub fn remember(&mut self, remembered: Remembered) {
-        match self.recent.find_mut(spread(remembered.identity), |known| known.identity == remembered.identity)
-        {
-            Some(known) => *known = remembered,
-            None => {
-                self.recent
-                    .insert_unique(spread(remembered.identity), remembered, |known| spread(known.identity));
-            }
-        }
+        self.recent.insert(&remembered);
     }
 
     /// The cut begins: what was remembered up to here.
-    pub fn begin_cut(&mut self) -> Vec<Remembered> {
+    pub fn begin_cut(&mut self) -> Arc<Recent> {
         debug_assert!(self.cutting.is_empty());
-        std::mem::swap(&mut self.recent, &mut self.cutting);
-        self.cutting.iter().copied().collect()
+        let next = match self.recent.is_empty() {
+            true => Recent::default(),
+            false => Recent::with_capacity(self.recent.len()),
+        };
+        self.cutting = Arc::new(std::mem::replace(&mut self.recent, next));
+        Arc::clone(&self.cutting)
     }
 
     /// The cut is durable: its ids are on disk now, in these runs.
@@ -157,36 +160,32 @@ impl Ids {
         for (slice, run) in runs {
             on_disk(&mut self.slices, *slice).runs.push(*run);
         }
-        for remembered in std::mem::take(&mut self.cutting) {
-            let slice = Slice::of(remembered.at_ms, window_ms);
-            let known = on_disk(&mut self.slices, slice);
-            known.tags.insert(tag(remembered.identity));
-            known.ids += 1;
+        let cutting = std::mem::take(&mut self.cutting);
+        match runs {
+            [(slice, _), rest @ ..] if rest.iter().all(|(other, _)| other == slice) => {
+                on_disk(&mut self.slices, *slice).add(cutting.len(), cutting.tags());
+            }
+            _ => {
+                for (_, stored) in cutting.iter() {
+                    let slice = Slice::of(stored.remembered.at_ms, window_ms);
+                    on_disk(&mut self.slices, slice).add(1, [tag(stored.remembered.identity)]);
+                }
+            }
         }
     }
 
     /// The cut failed: nothing of it is on disk for certain.
     pub fn abort_cut(&mut self) {
-        for remembered in std::mem::take(&mut self.cutting) {
-            if self
-                .recent
-                .find(spread(remembered.identity), |known| known.identity == remembered.identity)
-                .is_none()
-            {
-                self.recent
-                    .insert_unique(spread(remembered.identity), remembered, |known| spread(known.identity));
-            }
-        }
+        let mut whole = Arc::unwrap_or_clone(std::mem::take(&mut self.cutting));
+        self.recent.iter().for_each(|(_, stored)| whole.insert(&stored.remembered));
+        self.recent = whole;
     }
 
     /// A run that the cold store has, read at the start.
-    pub fn add_run(&mut self, slice: Slice, run: Run, tags: impl Iterator<Item = u32>) {
+    pub fn add_run(&mut self, slice: Slice, run: Run, tags: impl ExactSizeIterator<Item = u32>) {
         let known = on_disk(&mut self.slices, slice);
         known.runs.push(run);
-        tags.for_each(|tag| {
-            known.tags.insert(tag);
-            known.ids += 1;
-        });
+        known.add(tags.len(), tags);
     }
 
     /// Forgets slices whose time is over.
@@ -208,7 +207,7 @@ impl Ids {
 
     /// Bytes that the next checkpoint frees.
     pub fn recent_bytes(&self) -> usize {
-        self.recent.allocation_size() + self.cutting.allocation_size()
+        self.recent.allocated_bytes() + self.cutting.allocated_bytes()
     }
 
     /// Bytes that stay until the window has passed.
@@ -217,9 +216,12 @@ impl Ids {
     }
 }
 
-/// The tag under which an identity is stored.
-pub fn stored_tag(identity: Identity) -> u32 {
-    tag(identity)
+impl OnDisk {
+    fn add(&mut self, count: usize, tags: impl IntoIterator<Item = u32>) {
+        self.tags.reserve(count);
+        tags.into_iter().for_each(|tag| self.tags.place(tag));
+        self.ids += count;
+    }
 }
 
 fn on_disk(slices: &mut Vec<OnDisk>, slice: Slice) -> &mut OnDisk {
@@ -265,17 +267,18 @@ impl Tags {
         }
     }
 
-    fn insert(&mut self, tag: u32) {
-        let tag = tag.max(1);
-        if (self.len + 1) * 4 > self.slots.len() * 3 {
-            let size = (self.slots.len() + self.slots.len() / 2).max(64);
+    /// Makes room before many come: tags in ascending order would pile up at the front of a table that grows meanwhile.
+    fn reserve(&mut self, count: usize) {
+        let wanted = self.len + count;
+        if wanted * 4 > self.slots.len() * 3 {
+            let size = (self.slots.len() + self.slots.len() / 2).max(wanted + wanted / 2).max(64);
             let old = std::mem::replace(&mut self.slots, vec![0; size]);
             self.len = 0;
             old.into_iter().filter(|tag| *tag != 0).for_each(|tag| self.place(tag));
         }
-        self.place(tag);
     }
 
+    /// Adds a tag for which there is room.
     fn place(&mut self, tag: u32) {
         let mut at = self.home(tag);
         while self.slots[at] != 0 {
@@ -317,7 +320,7 @@ mod tests {
         assert_eq!(ids.find(one), Known::New);
         ids.remember(remembered(one, 1_000));
         assert_eq!(ids.find(one), Known::Here(remembered(one, 1_000)));
-        assert_eq!(ids.begin_cut(), [remembered(one, 1_000)]);
+        assert_eq!(ids.begin_cut().find(one), Some(remembered(one, 1_000)));
         assert_eq!(ids.find(one), Known::Here(remembered(one, 1_000)), "until the cut is durable");
         let run = (Slice::of(1_000, WINDOW_MS), Run::of(5, 1));
         ids.end_cut(&[run], WINDOW_MS);
@@ -333,8 +336,9 @@ mod tests {
         ids.remember(remembered(1, 1));
         ids.begin_cut();
         ids.remember(remembered(2, 2));
+        ids.remember(remembered(1, 3));
         ids.abort_cut();
-        assert_eq!(ids.find(1), Known::Here(remembered(1, 1)));
+        assert_eq!(ids.find(1), Known::Here(remembered(1, 3)), "the newer one");
         assert_eq!(ids.begin_cut().len(), 2);
     }
 
@@ -353,7 +357,10 @@ mod tests {
     fn tags_hold_many() {
         let mut tags = Tags::default();
         let numbers = || (0..50_000u32).map(|n| n.wrapping_mul(0x9e37_79b1));
-        numbers().for_each(|tag| tags.insert(tag));
+        for tag in numbers() {
+            tags.reserve(1);
+            tags.place(tag.max(1));
+        }
         assert!(numbers().all(|tag| tags.contains(tag.max(1))));
         let false_hits = (1..50_000u32).filter(|n| tags.contains(n.wrapping_mul(0x85eb_ca6b) | 1)).count();
         assert!(false_hits < 50, "{false_hits}");

@@ -37,6 +37,7 @@ mod options;
 mod partition;
 mod pool;
 mod prefetch;
+mod recent;
 mod record;
 mod recover;
 mod replay;

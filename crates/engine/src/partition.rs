@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use quipu_counting::{Cell, Change, NEVER, Remembered, Session};
+use quipu_counting::{Cell, Change, Identity, NEVER, Remembered, Session};
 use quipu_wire::entry;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -154,8 +154,23 @@ impl Partition {
         before: Option<Cell>,
         change: &Change,
     ) {
+        self.change_under(hash, key, found, before, change, None);
+    }
+
+    /// The same; with `under`, the log says in one effect that an addition of exactly this was asked for under this
+    /// identity, if that is all there is to say. Returns whether it did.
+    #[inline]
+    pub fn change_under(
+        &mut self,
+        hash: u32,
+        key: &[u8],
+        found: Option<RecordNumber>,
+        before: Option<Cell>,
+        change: &Change,
+        under: Option<(Identity, i64)>,
+    ) -> bool {
         let after = match change {
-            Change::Keep => return,
+            Change::Keep => return false,
             Change::Put(cell) => Some(*cell),
             Change::Remove => None,
         };
@@ -166,12 +181,18 @@ impl Partition {
             entry::put_define(&mut self.effects, number, key, before.as_ref());
             self.table.set_epoch(number, self.log_epoch);
         }
-        match plain_delta(before, after, self.time_ms) {
-            Some(delta) => entry::put_add(&mut self.effects, number, delta),
-            None => entry::put_put(&mut self.effects, number, after.as_ref()),
+        let delta = plain_delta(before, after, self.time_ms);
+        let both = under.filter(|(_, asked)| delta == Some(*asked));
+        match (delta, both) {
+            (Some(delta), Some((identity, _))) => {
+                entry::put_add_under(&mut self.effects, number, delta, identity);
+            }
+            (Some(delta), None) => entry::put_add(&mut self.effects, number, delta),
+            (None, _) => entry::put_put(&mut self.effects, number, after.as_ref()),
         }
         self.account(hash, before, after);
         self.table.set_cell(hash, number, after);
+        both.is_some()
     }
 
     /// The totals after a change.
@@ -213,10 +234,12 @@ impl Partition {
         dirty_flag(self.odd)
     }
 
-    /// Remembers a request id, in memory and in the log.
-    pub fn remember(&mut self, remembered: Remembered) {
+    /// Remembers a request id, in memory and, unless it is there, in the log.
+    pub fn remember(&mut self, remembered: Remembered, is_in_log: bool) {
         self.sequence += 1;
-        entry::put_remember(&mut self.effects, &remembered);
+        if !is_in_log {
+            entry::put_remember(&mut self.effects, &remembered);
+        }
         self.ids.remember(remembered);
     }
 

@@ -220,6 +220,9 @@ impl Replay {
             match effect? {
                 Effect::Define { id, key, cell } => self.queue.define(at, id, key, cell),
                 Effect::Add { id, delta } => self.queue.push(at, id, Step::Add(delta)),
+                Effect::AddUnder { id, delta, identity } => {
+                    self.queue.push(at, id, Step::AddUnder(delta, identity));
+                }
                 Effect::Put { id, cell } => self.queue.push(at, id, Step::Put(cell)),
                 Effect::Remove { id } => self.queue.push(at, id, Step::Remove),
                 Effect::Clear => {

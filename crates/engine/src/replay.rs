@@ -3,7 +3,8 @@
 //! A replay is bound by cache misses as much as serving is, so effects wait in a queue until there are enough
 //! of them to have their slots and records under way together. Order is kept.
 
-use quipu_counting::{Cell, NEVER};
+use quipu_counting::identity::fingerprint;
+use quipu_counting::{Action, Add, Cell, Identity, NEVER, Outcome, Remembered};
 use quipu_wire::entry::Malformed;
 
 use crate::partition::Partition;
@@ -33,6 +34,8 @@ pub struct At {
 pub enum Step {
     /// Add this.
     Add(i64),
+    /// Add this, and remember what it came to.
+    AddUnder(i64, Identity),
     /// It is now this.
     Put(Cell),
     /// It no longer exists.
@@ -166,7 +169,7 @@ fn carry_out(
     let after = match step {
         Step::Put(cell) => Some(cell),
         Step::Remove => None,
-        Step::Add(delta) => {
+        Step::Add(delta) | Step::AddUnder(delta, _) => {
             let before = before.ok_or(Malformed("addition to nothing"))?;
             let value = before.value.checked_add(delta).ok_or(Malformed("addition beyond 64 bits"))?;
             Some(Cell { value, version: before.version.wrapping_add(1), updated_at_ms: at.time_ms, ..before })
@@ -174,6 +177,14 @@ fn carry_out(
     };
     let hash = partition.hash(partition.table.key(number));
     if at.is_new {
+        if let (Step::AddUnder(delta, identity), Some(before), Some(after)) = (step, before, after) {
+            partition.ids.remember(Remembered {
+                identity,
+                fingerprint: fingerprint(&Action::Add(Add::plain(delta))),
+                at_ms: at.time_ms,
+                outcome: Outcome::of_addition(&before, &after),
+            });
+        }
         partition.mark_dirty(number, before);
         partition.account(hash, before, after);
     } else if let Some(cell) = after {

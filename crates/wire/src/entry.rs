@@ -17,6 +17,8 @@
 //!           | 0x09 pattern policy      a policy is stored
 //!           | 0x0a pattern             a policy is removed
 //!           | 0x0b                     every cell of the partition is removed
+//!           | 0x0c id:v delta:z identity:16   add under a request id: the addition of exactly this, with no bounds and
+//!                                      conditions, which is remembered with its outcome at the section's time
 //! key      := length:v bytes          producer, pattern: the same
 //! cell     := value:z version:v updated_at_ms:v birth:v expires_in:v
 //!             (expires_in: 0 for never, else 1 + expires_at_ms)
@@ -32,7 +34,7 @@
 //! `sequence` is the partition's after the section. Ids are local to one log segment and one partition. They are
 //! not request ids but record numbers of the process that wrote them, defined again when a record has moved.
 
-use quipu_counting::{Cell, KEY_BYTES_MAX, NEVER, Outcome, Policy, Refusal, Remembered, Session};
+use quipu_counting::{Cell, Identity, KEY_BYTES_MAX, NEVER, Outcome, Policy, Refusal, Remembered, Session};
 
 /// The bytes are not what this version writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -82,6 +84,15 @@ pub enum Effect<'a> {
         /// The id.
         id: u32,
     },
+    /// An addition without bounds and conditions under a request id: what it came to is remembered.
+    AddUnder {
+        /// The id of the key.
+        id: u32,
+        /// By how much: as asked, and as done.
+        delta: i64,
+        /// The identity of the request id.
+        identity: Identity,
+    },
     /// A request id is remembered.
     Remember(Remembered),
     /// A producer session moved on.
@@ -117,7 +128,8 @@ pub const SECTION_HEADER_BYTES_MAX: usize = 3 + 10 + 10 + 10;
 pub const EFFECTS_BYTES_MAX: usize =
     (1 + 5 + 2 + CELL_BYTES_MAX) + (1 + 5 + CELL_BYTES_MAX) + (1 + REMEMBERED_BYTES_MAX);
 const CELL_BYTES_MAX: usize = 5 * 10;
-const REMEMBERED_BYTES_MAX: usize = 16 + 8 + 10 + 1 + 4 * 10;
+/// The most bytes a remembered id takes.
+pub const REMEMBERED_BYTES_MAX: usize = 16 + 8 + 10 + 1 + 4 * 10;
 
 /// Appends a define.
 pub fn put_define(out: &mut Vec<u8>, id: u32, key: &[u8], cell: Option<&Cell>) {
@@ -142,6 +154,15 @@ pub fn put_add(out: &mut Vec<u8>, id: u32, delta: i64) {
     }
 }
 
+/// Appends an addition under a request id.
+#[inline]
+pub fn put_add_under(out: &mut Vec<u8>, id: u32, delta: i64, identity: Identity) {
+    out.push(0x0c);
+    put_varint(out, u64::from(id));
+    put_zigzag(out, delta);
+    out.extend_from_slice(&identity.to_le_bytes());
+}
+
 /// Appends a put or a remove.
 pub fn put_put(out: &mut Vec<u8>, id: u32, cell: Option<&Cell>) {
     out.push(if cell.is_some() { 0x05 } else { 0x06 });
@@ -154,8 +175,7 @@ pub fn put_put(out: &mut Vec<u8>, id: u32, cell: Option<&Cell>) {
 /// Appends a remembered id.
 pub fn put_remember(out: &mut Vec<u8>, remembered: &Remembered) {
     out.push(0x07);
-    out.extend_from_slice(&remembered.identity.to_le_bytes());
-    put_remembered_value(out, remembered);
+    put_remembered(out, remembered);
 }
 
 /// Appends a session.
@@ -243,6 +263,11 @@ fn read_effect<'a>(reader: &mut Reader<'a>) -> Result<Effect<'a>, Malformed> {
         0x09 => Effect::Policy { pattern: reader.bytes()?, policy: Some(reader.policy()?) },
         0x0a => Effect::Policy { pattern: reader.bytes()?, policy: None },
         0x0b => Effect::Clear,
+        0x0c => Effect::AddUnder {
+            id: reader.id()?,
+            delta: reader.zigzag()?,
+            identity: Identity::from_le_bytes(reader.array()?),
+        },
         _ => return Err(Malformed("unknown effect; written by a newer version?")),
     })
 }
@@ -256,8 +281,13 @@ pub fn put_cell(out: &mut Vec<u8>, cell: &Cell) {
     put_varint(out, if cell.expires_at_ms == NEVER { 0 } else { cell.expires_at_ms + 1 });
 }
 
-/// Appends what is remembered of an id, without the identity.
-pub fn put_remembered_value(out: &mut Vec<u8>, remembered: &Remembered) {
+/// Appends an identity and what is remembered under it.
+pub fn put_remembered(out: &mut Vec<u8>, remembered: &Remembered) {
+    out.extend_from_slice(&remembered.identity.to_le_bytes());
+    put_remembered_value(out, remembered);
+}
+
+fn put_remembered_value(out: &mut Vec<u8>, remembered: &Remembered) {
     let outcome = &remembered.outcome;
     out.extend_from_slice(&remembered.fingerprint.to_le_bytes());
     put_varint(out, remembered.at_ms);
@@ -330,6 +360,11 @@ impl<'a> Reader<'a> {
     /// Reads from the start of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Reader<'a> {
         Reader { rest: bytes }
+    }
+
+    /// Bytes not yet read.
+    pub fn len(&self) -> usize {
+        self.rest.len()
     }
 
     /// Whether everything is read.
@@ -484,6 +519,7 @@ mod tests {
             Effect::Policy { pattern: b"a*", policy: Some(policy) },
             Effect::Policy { pattern: b"a*", policy: None },
             Effect::Clear,
+            Effect::AddUnder { id: 70_000, delta: i64::MIN, identity: u128::MAX / 3 },
         ]
     }
 
@@ -491,6 +527,7 @@ mod tests {
         match effect {
             Effect::Define { id, key, cell } => put_define(out, *id, key, cell.as_ref()),
             Effect::Add { id, delta } => put_add(out, *id, *delta),
+            Effect::AddUnder { id, delta, identity } => put_add_under(out, *id, *delta, *identity),
             Effect::Put { id, cell } => put_put(out, *id, Some(cell)),
             Effect::Remove { id } => put_put(out, *id, None),
             Effect::Remember(remembered) => put_remember(out, remembered),

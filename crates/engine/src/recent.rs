@@ -1,0 +1,242 @@
+//! Request ids since the last cut, whole.
+//!
+//! ```text
+//!   chunk   | identity:16 value | pad | identity:16 value | ...      as in the rows of runs (wire/src/entry.rs)
+//!   slot    tag:32  place + 1:32                                     place = chunk << 16 | unit of 4 bytes
+//! ```
+//!
+//! An id is written once, behind the others, and never moves; the index grows without looking at ids. The slot of a tag is
+//! `tag * slots / 2^32`, so a walk over the index goes by ascending tags, which is also the order of the set of tags that
+//! takes them over when the ids are on disk.
+
+use quipu_counting::{Identity, Remembered};
+use quipu_wire::entry::{self, Malformed, Reader};
+
+use crate::ids::tag;
+use crate::prefetch::prefetch;
+
+/// A chunk is one allocation, and is freed as one.
+const CHUNK_BYTES: usize = 1 << 18;
+const UNIT_BYTES: usize = 4;
+const SLOTS_MIN: usize = 64;
+
+const _: () = assert!(CHUNK_BYTES / UNIT_BYTES == 1 << 16);
+
+/// See the head of this file.
+#[derive(Clone, Default)]
+pub struct Recent {
+    chunks: Vec<Vec<u8>>,
+    slots: Vec<u64>,
+    len: usize,
+}
+
+/// An id as it is stored.
+#[derive(Clone, Copy)]
+pub struct Stored<'a> {
+    /// What it says.
+    pub remembered: Remembered,
+    /// Its bytes.
+    pub bytes: &'a [u8],
+}
+
+impl Recent {
+    /// With room in the index for so many.
+    pub fn with_capacity(ids: usize) -> Recent {
+        Recent { slots: vec![0; (ids + ids / 2).max(SLOTS_MIN)], ..Recent::default() }
+    }
+
+    /// How many ids.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes allocated.
+    pub fn allocated_bytes(&self) -> usize {
+        self.chunks.len() * CHUNK_BYTES + self.slots.len() * 8
+    }
+
+    /// Starts loading the slot of an identity.
+    #[inline]
+    pub fn prefetch(&self, identity: Identity) {
+        if let Some(slot) = self.slots.get(self.home(tag(identity))) {
+            prefetch(slot);
+        }
+    }
+
+    /// Looks for an identity.
+    pub fn find(&self, identity: Identity) -> Option<Remembered> {
+        let at = self.slot_of(identity)?;
+        Some(self.at(place(self.slots[at])).remembered)
+    }
+
+    /// Adds an id, or puts it in the place of an older one of the same identity.
+    pub fn insert(&mut self, remembered: &Remembered) {
+        let known = self.slot_of(remembered.identity);
+        if known.is_some_and(|at| self.at(place(self.slots[at])).remembered.at_ms > remembered.at_ms) {
+            return;
+        }
+        let place = self.append(remembered);
+        let slot = u64::from(tag(remembered.identity)) << 32 | u64::from(place + 1);
+        match known {
+            // The older one stays where it is: of two in a run, the one further back counts.
+            Some(at) => self.slots[at] = slot,
+            None => {
+                if (self.len + 1) * 4 > self.slots.len() * 3 {
+                    self.grow();
+                }
+                self.occupy(slot);
+                self.len += 1;
+            }
+        }
+    }
+
+    /// All ids in the order they came, replaced ones included, with their places.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, Stored<'_>)> {
+        self.chunks.iter().enumerate().flat_map(|(index, chunk)| {
+            let mut at = 0;
+            std::iter::from_fn(move || {
+                (at < chunk.len()).then(|| {
+                    let stored = read(&chunk[at..]);
+                    let place = ((index << 16) | (at / UNIT_BYTES)) as u32;
+                    at += stored.bytes.len().next_multiple_of(UNIT_BYTES);
+                    (place, stored)
+                })
+            })
+        })
+    }
+
+    /// The id at a place that [`Recent::iter`] gave.
+    pub fn at(&self, place: u32) -> Stored<'_> {
+        let start = (place & 0xffff) as usize * UNIT_BYTES;
+        read(&self.chunks[(place >> 16) as usize][start..])
+    }
+
+    /// All tags, nearly in ascending order.
+    pub fn tags(&self) -> impl Iterator<Item = u32> {
+        self.slots.iter().filter(|slot| **slot != 0).map(|slot| (slot >> 32) as u32)
+    }
+
+    fn home(&self, tag: u32) -> usize {
+        ((u64::from(tag) * self.slots.len() as u64) >> 32) as usize
+    }
+
+    fn after(&self, at: usize) -> usize {
+        if at + 1 == self.slots.len() { 0 } else { at + 1 }
+    }
+
+    fn slot_of(&self, identity: Identity) -> Option<usize> {
+        if self.len == 0 {
+            return None;
+        }
+        let tag = tag(identity);
+        let mut at = self.home(tag);
+        loop {
+            let slot = self.slots[at];
+            if slot == 0 {
+                return None;
+            }
+            if (slot >> 32) as u32 == tag && self.at(place(slot)).remembered.identity == identity {
+                return Some(at);
+            }
+            at = self.after(at);
+        }
+    }
+
+    fn append(&mut self, remembered: &Remembered) -> u32 {
+        let full = |chunk: &Vec<u8>| chunk.len() + entry::REMEMBERED_BYTES_MAX + UNIT_BYTES > CHUNK_BYTES;
+        if self.chunks.last().is_none_or(full) {
+            assert!(self.chunks.len() < 1 << 16, "checkpoints come long before 16 GiB of request ids");
+            self.chunks.push(Vec::with_capacity(CHUNK_BYTES));
+        }
+        let index = self.chunks.len() - 1;
+        let chunk = &mut self.chunks[index];
+        let start = chunk.len();
+        entry::put_remembered(chunk, remembered);
+        chunk.resize(chunk.len().next_multiple_of(UNIT_BYTES), 0);
+        ((index << 16) | (start / UNIT_BYTES)) as u32
+    }
+
+    fn grow(&mut self) {
+        let size = (self.slots.len() * 2).max(SLOTS_MIN);
+        let old = std::mem::replace(&mut self.slots, vec![0; size]);
+        old.into_iter().filter(|slot| *slot != 0).for_each(|slot| self.occupy(slot));
+    }
+
+    fn occupy(&mut self, slot: u64) {
+        let mut at = self.home((slot >> 32) as u32);
+        while self.slots[at] != 0 {
+            at = self.after(at);
+        }
+        self.slots[at] = slot;
+    }
+}
+
+fn place(slot: u64) -> u32 {
+    slot as u32 - 1
+}
+
+fn read(bytes: &[u8]) -> Stored<'_> {
+    let mut reader = Reader::new(bytes);
+    let mut remembered = || -> Result<Remembered, Malformed> {
+        let identity = Identity::from_le_bytes(reader.array()?);
+        reader.remembered_value(identity)
+    };
+    // Written by `append`, into memory that nobody else writes.
+    #[allow(clippy::expect_used)]
+    let remembered = remembered().expect("what was encoded can be decoded");
+    Stored { remembered, bytes: &bytes[..bytes.len() - reader.len()] }
+}
+
+#[cfg(test)]
+mod tests {
+    use quipu_counting::Outcome;
+
+    use super::*;
+
+    fn remembered(identity: Identity, at_ms: u64) -> Remembered {
+        let outcome = Outcome {
+            refusal: None,
+            existed: at_ms.is_multiple_of(2),
+            exists: true,
+            value: at_ms as i64 * 77,
+            previous: -3,
+            version: at_ms,
+            birth: 1 + at_ms * at_ms,
+        };
+        Remembered { identity, fingerprint: identity as u64 ^ 5, at_ms, outcome }
+    }
+
+    #[test]
+    fn every_id_is_found_and_listed() {
+        let mut recent = Recent::default();
+        let number = |n: u64| u128::from(n.wrapping_mul(0x9e37_79b9_7f4a_7c15)) << 64 | u128::from(n / 3);
+        for n in 0..20_000 {
+            assert_eq!(recent.find(number(n)), None);
+            recent.insert(&remembered(number(n), n));
+        }
+        assert!((0..20_000).all(|n| recent.find(number(n)) == Some(remembered(number(n), n))));
+        assert_eq!(recent.len(), 20_000);
+        assert_eq!(recent.tags().count(), 20_000);
+        for ((place, stored), n) in recent.iter().zip(0..) {
+            assert_eq!(stored.remembered, remembered(number(n), n));
+            assert_eq!(recent.at(place).bytes, stored.bytes);
+        }
+        assert_eq!(recent.iter().count(), 20_000);
+    }
+
+    #[test]
+    fn a_newer_one_takes_the_place_of_an_older_one() {
+        let mut recent = Recent::with_capacity(1);
+        recent.insert(&remembered(7, 10));
+        recent.insert(&remembered(7, 30));
+        recent.insert(&remembered(7, 20));
+        assert_eq!(recent.find(7), Some(remembered(7, 30)));
+        assert_eq!(recent.len(), 1);
+        assert_eq!(recent.iter().last().map(|(_, stored)| stored.remembered.at_ms), Some(30));
+    }
+}
