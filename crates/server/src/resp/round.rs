@@ -55,9 +55,7 @@ impl Round {
     /// Whether what was drafted should be executed now, though nothing demands it.
     #[inline]
     pub fn is_worth_executing(&self) -> bool {
-        self.apart > 0
-            || self.draft.batch.requests.len() >= REQUESTS_WORTH_EXECUTING
-            || self.draft.is_full()
+        self.apart > 0 || self.draft.batch.requests.len() >= REQUESTS_WORTH_EXECUTING || self.draft.is_full()
     }
 
     /// What was drafted since the last part is this connection's.
@@ -70,7 +68,10 @@ impl Round {
         match self.parts.last_mut() {
             Some(last) if last.token == token => last.end = end,
             _ => {
-                debug_assert!(self.parts.iter().all(|part| part.token != token), "two parts of one connection");
+                debug_assert!(
+                    self.parts.iter().all(|part| part.token != token),
+                    "two parts of one connection"
+                );
                 self.parts.push(Part { token, start, end });
             }
         }

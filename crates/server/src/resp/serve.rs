@@ -53,7 +53,8 @@ impl Turn<'_> {
                 connection.backlog = true;
                 return done;
             }
-            let decoded = connection.decoder.decode(&mut buffer[done..], self.pipeline, REQUESTS_PER_BATCH_MAX);
+            let decoded =
+                connection.decoder.decode(&mut buffer[done..], self.pipeline, REQUESTS_PER_BATCH_MAX);
             let taken = decoded.unwrap_or(buffer.len() - done);
             connection.protocol_error = decoded.err();
             if taken == 0 {
@@ -118,12 +119,9 @@ impl Turn<'_> {
         next: usize,
     ) {
         let stop = match self.draft_all(connection, token, &pipeline, buffer, next) {
-            Stop::Drafted if connection.protocol_error.is_some() || self.round.is_worth_executing() => {
-                self.execute(connection, token).map_or(Stop::Drafted, |draft| Stop::Pending {
-                    draft,
-                    next: pipeline.len(),
-                })
-            }
+            Stop::Drafted if connection.protocol_error.is_some() || self.round.is_worth_executing() => self
+                .execute(connection, token)
+                .map_or(Stop::Drafted, |draft| Stop::Pending { draft, next: pipeline.len() }),
             stop => stop,
         };
         let (taken, now_ms) = (buffer.len(), self.now_ms);
@@ -296,7 +294,8 @@ impl Turn<'_> {
         result: Result<(), &Unavailable>,
         now_ms: u64,
     ) {
-        render(executed, result, now_ms, connection.session.protocol, &mut connection.output);
+        let Connection { session, output, .. } = connection;
+        render(executed, result, now_ms, session, output);
     }
 
     fn reveal(&mut self, offset: u64) {
