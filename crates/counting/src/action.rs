@@ -5,6 +5,8 @@
 pub enum Action {
     /// Look, change nothing.
     Read,
+    /// Refused unless this holds of the counter; changes nothing. See [`crate::GroupKind::Guard`].
+    Check(Condition),
     /// Add a signed delta.
     Add(Add),
     /// Replace the value.
@@ -24,7 +26,7 @@ pub enum Action {
 impl Action {
     /// Whether the action could change anything.
     pub fn is_write(&self) -> bool {
-        !matches!(self, Action::Read | Action::Count)
+        !matches!(self, Action::Read | Action::Check(_) | Action::Count)
     }
 
     /// Whether the action is about all counters instead of one.

@@ -67,6 +67,13 @@ pub enum GroupKind {
         /// The producer's own numbering, from 1.
         sequence: u64,
     },
+    /// Each of them is a [`Action::Check`]. If one is refused, nothing that follows up to `until` runs: those requests
+    /// are told [`Refusal::GroupAborted`]. If none is, they run as they would without these checks, in groups of
+    /// their own where they have some.
+    Guard {
+        /// One past the last request that is guarded.
+        until: usize,
+    },
 }
 
 /// What one caller is told.
@@ -229,7 +236,8 @@ impl Batch {
                 GroupKind::Session { producer, epoch, sequence } => {
                     GroupKind::Session { producer: moved(producer), epoch, sequence }
                 }
-                kind => kind,
+                GroupKind::Guard { until } => GroupKind::Guard { until: until - from.requests },
+                GroupKind::Atomic => GroupKind::Atomic,
             },
         });
         Batch {

@@ -184,6 +184,10 @@ fn write_action(hasher: &mut SipHasher13, action: &Action) {
         }
         Action::Count => hasher.write_u8(6),
         Action::Clear => hasher.write_u8(7),
+        Action::Check(condition) => {
+            hasher.write_u8(8);
+            write_condition(hasher, *condition);
+        }
     }
 }
 
@@ -261,6 +265,7 @@ mod tests {
             (expire(ExpireWhen::SomeAndEarlier), 0x07524901dd4f7c6f),
             (Action::Count, 0xeab20fd51a4c72d6),
             (Action::Clear, 0xfff3eb0c707197bf),
+            (Action::Check(tag), 0x112a33424c50461b),
         ] {
             assert_eq!(fingerprint(&action), number, "{action:?}");
         }

@@ -43,6 +43,8 @@ pub fn decide(stored: Option<Cell>, action: &Action, limits: &Limits, now_ms: u6
         Action::Read | Action::Count | Action::Clear => {
             Verdict { change: Change::Keep, reply: Reply::state(live) }
         }
+        Action::Check(condition) if !holds(*condition, live) => refuse(live, Refusal::ConditionUnmet),
+        Action::Check(_) => Verdict { change: Change::Keep, reply: Reply::state(live) },
         Action::Add(add) => decide_add(live, add, limits, now_ms, sequence),
         Action::Set(set) => decide_set(live, set, limits, now_ms, sequence),
         Action::Reset(condition) => decide_reset(live, *condition, limits, now_ms, sequence),

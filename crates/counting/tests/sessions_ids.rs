@@ -65,6 +65,7 @@ fn different_actions() -> Vec<Action> {
         Action::Set(Set { value: 2, ..set }),
         Action::Reset(Condition::Always),
         Action::Delete(Condition::Always),
+        Action::Check(Condition::Always),
     ];
     for expiry in expiries {
         actions.push(Action::Add(Add { expiry, ..plain }));
@@ -76,6 +77,7 @@ fn different_actions() -> Vec<Action> {
         actions.push(Action::Set(Set { condition, ..set }));
         actions.push(Action::Reset(condition));
         actions.push(Action::Delete(condition));
+        actions.push(Action::Check(condition));
     }
     actions
 }

@@ -305,11 +305,10 @@ impl Run<'_, '_> {
         let mut groups = batch.groups.iter().peekable();
         let mut index = 0;
         while index < batch.requests.len() {
+            // What a failed guard has skipped.
+            while groups.next_if(|group| group.start < index).is_some() {}
             match groups.next_if(|group| group.start == index) {
-                Some(group) => {
-                    self.group(batch, group, &mut replies);
-                    index = group.end.max(index);
-                }
+                Some(group) => index = self.group(batch, group, &mut replies).max(index),
                 None => {
                     replies.push(self.single(batch, index));
                     index += 1;
@@ -406,14 +405,33 @@ impl Run<'_, '_> {
         Reply { cell: Cell { value: counters as i64, ..Cell::ABSENT }, ..Reply::state(None) }
     }
 
-    fn group(&mut self, batch: &Batch, group: &Group, replies: &mut Vec<Reply>) {
+    /// Returns the next request that is to be decided.
+    fn group(&mut self, batch: &Batch, group: &Group, replies: &mut Vec<Reply>) -> usize {
         match group.kind {
             GroupKind::Atomic => self.atomic(batch, group, replies),
             GroupKind::Session { producer, epoch, sequence } => {
                 let producer = batch.bytes(producer);
                 self.session(batch, group, producer, Session { epoch, sequence, refusal: None }, replies);
             }
+            GroupKind::Guard { until } => return self.guard(batch, group, until, replies),
         }
+        group.end
+    }
+
+    /// Checks before requests that run only if all of them hold.
+    fn guard(&mut self, batch: &Batch, group: &Group, until: usize, replies: &mut Vec<Reply>) -> usize {
+        let from = replies.len();
+        for index in group.start..group.end {
+            debug_assert!(matches!(batch.requests[index].action, Action::Check(_)), "a guard only looks");
+            replies.push(self.single(batch, index));
+        }
+        if replies[from..].iter().all(|reply| reply.refusal.is_none()) {
+            return group.end;
+        }
+        let until = until.min(batch.requests.len()).max(group.end);
+        let aborted = Reply { refusal: Some(Refusal::GroupAborted), ..Reply::state(None) };
+        replies.extend(std::iter::repeat_n(aborted, until - group.end));
+        until
     }
 
     /// An all-or-none group. Its id, if it has one, is remembered item by item, and the first item's

@@ -184,6 +184,49 @@ fn an_atomic_group_is_all_or_none_and_replays_whole() {
 }
 
 #[test]
+fn a_guard_stops_what_it_guards_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = open(folder.path());
+    let seen = one(&engine, "seen", add(1)).cell;
+    let tag = Condition::Tag { birth: seen.birth, version: seen.version };
+    let transaction = |last: Condition| {
+        let mut batch = Batch::default();
+        batch.push(b"before", add(1));
+        batch.push(b"seen", Action::Check(tag));
+        batch.push(b"other", Action::Check(last));
+        batch.group(1, GroupKind::Guard { until: 7 });
+        batch.push(b"seen", add(10));
+        // What is guarded may be refused and may form groups of its own.
+        batch.push(b"bounded", Action::Add(Add { max: 0, ..Add::plain(1) }));
+        batch.push(b"seen", add(100));
+        batch.push(b"pair", add(1));
+        batch.group(5, GroupKind::Atomic);
+        batch.push(b"after", add(1));
+        batch
+    };
+    let refusals = |replies: &[Reply]| replies.iter().map(|reply| reply.refusal).collect::<Vec<_>>();
+    let (aborted, unmet) = (Some(Refusal::GroupAborted), Some(Refusal::ConditionUnmet));
+    let stopped = run(&engine, &mut transaction(Condition::Exists), NOW);
+    assert_eq!(refusals(&stopped), [None, None, unmet, aborted, aborted, aborted, aborted, None]);
+    let values = |engine: &Engine| ["before", "seen", "pair", "after"].map(|key| value(engine, key));
+    assert_eq!(values(&engine), [1, 1, 0, 1]);
+    let ran = run(&engine, &mut transaction(Condition::Absent), NOW);
+    assert_eq!(refusals(&ran), [None, None, None, None, Some(Refusal::AboveCeiling), None, None, None]);
+    assert_eq!(values(&engine), [2, 111, 1, 2]);
+    // It is no longer what was seen.
+    let again = run(&engine, &mut transaction(Condition::Absent), NOW);
+    assert_eq!(refusals(&again), [None, unmet, None, aborted, aborted, aborted, aborted, None]);
+    // A guard that claims more than there is guards what there is.
+    let mut batch = Batch::default();
+    batch.push(b"seen", Action::Check(Condition::Absent));
+    batch.group(0, GroupKind::Guard { until: 99 });
+    batch.push(b"seen", add(1));
+    assert_eq!(refusals(&run(&engine, &mut batch, NOW)), [unmet, aborted]);
+    assert_eq!(values(&engine), [3, 111, 1, 3]);
+    assert_sound(&engine);
+}
+
+#[test]
 fn producer_sessions_count_once_and_fence() {
     let folder = tempfile::tempdir().unwrap();
     let mut engine = open(folder.path());

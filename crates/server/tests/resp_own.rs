@@ -272,10 +272,6 @@ fn values_and_keys_that_are_refused() {
             (&long, "-ERR a key has 1 to 512 bytes, this one has 513|"),
             (&longest, ":1|"),
             (&id, "-ERR an id has 1 to 255 bytes, this one has 256|"),
-            (
-                "WATCH a",
-                "-ERR WATCH is not supported; Q.ADD key delta IFVERSION version changes a counter only if it is as it was|",
-            ),
         ]],
     );
 }

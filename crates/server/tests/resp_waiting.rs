@@ -119,6 +119,35 @@ fn refusals_of_the_service_are_errors_and_the_connection_goes_on() {
 }
 
 #[test]
+fn watched_keys_may_have_to_be_waited_for() {
+    let (counters, front) = start();
+    let mut client = Client::connect(front.address());
+    assert_eq!(client.ask("WATCH a busy:1"), "-BUSY overloaded, nothing was changed: as told; retry later|");
+    send_all(
+        &mut client,
+        &["WATCH cold:1 b", "UNWATCH", "WATCH cold:1 b", "MULTI", "INCR a", "EXEC", "PING"],
+    );
+    // Twice to watch and once to check: the transaction looks at the keys again.
+    for _ in 0..3 {
+        wait_until_held(&counters, 1);
+        counters.release();
+    }
+    for expected in ["+OK|", "+OK|", "+OK|", "+OK|", "+QUEUED|", "*1|:1|", "+PONG|"] {
+        assert_eq!(client.reply(), expected);
+    }
+    assert_eq!(counters.batches(), [2, 2, 3]);
+    // A transaction that could not be executed is over, and so is what it watched.
+    for (line, expected) in [("WATCH a", "+OK|"), ("MULTI", "+OK|"), ("INCR busy:1", "+QUEUED|")] {
+        assert_eq!(client.ask(line), expected, "{line}");
+    }
+    assert!(client.ask("EXEC").starts_with("-EXECABORT Transaction discarded because of: BUSY"));
+    assert_eq!(client.ask("INCR a"), ":2|");
+    assert_eq!(client.ask("MULTI"), "+OK|");
+    assert_eq!(client.ask("EXEC"), "*0|");
+    front.stop();
+}
+
+#[test]
 fn what_is_not_settled_is_never_said() {
     let (_counters, front) = start();
     let mut client = Client::connect(front.address());

@@ -1,7 +1,7 @@
 //! What clients ask: batches in the words of the simulation, with keys and ids as numbers.
 
 use quipu_counting::slot::{partition, slot};
-use quipu_counting::{Action, Batch, GroupKind};
+use quipu_counting::{Action, Batch, Condition, GroupKind};
 
 /// Index of a key in the [`Universe`].
 pub type Key = usize;
@@ -67,6 +67,8 @@ pub enum Unit {
     Atomic { items: Vec<(Key, Action)>, id: Option<Id> },
     /// An all-or-none group of a producer.
     Session { producer: Producer, epoch: u64, sequence: u64, items: Vec<(Key, Action)> },
+    /// Requests that run only if all of these conditions hold.
+    Guarded { checks: Vec<(Key, Condition)>, items: Vec<(Key, Action)> },
     /// How many counters there are.
     Count,
     /// Delete all counters.
@@ -79,6 +81,7 @@ impl Unit {
         match self {
             Unit::Single { .. } | Unit::Count | Unit::Clear => 1,
             Unit::Atomic { items, .. } | Unit::Session { items, .. } => items.len(),
+            Unit::Guarded { checks, items } => checks.len() + items.len(),
         }
     }
 
@@ -87,7 +90,7 @@ impl Unit {
         match self {
             Unit::Single { id, .. } | Unit::Atomic { id, .. } => id.is_some(),
             Unit::Session { .. } => true,
-            Unit::Count | Unit::Clear => false,
+            Unit::Guarded { .. } | Unit::Count | Unit::Clear => false,
         }
     }
 
@@ -102,6 +105,11 @@ impl Unit {
             Unit::Session { producer, items, .. } => {
                 of_items(items).with(universe.producer_partition(*producer))
             }
+            Unit::Guarded { checks, items } => {
+                let with =
+                    |touched: Touched, (key, _): &(Key, Condition)| touched.with(universe.partition(*key));
+                checks.iter().fold(of_items(items), with)
+            }
             Unit::Count | Unit::Clear => (0..universe.partitions).fold(Touched::default(), Touched::with),
         }
     }
@@ -113,6 +121,9 @@ impl Unit {
             Unit::Single { key: one, .. } => key(one),
             Unit::Atomic { items, .. } | Unit::Session { items, .. } => {
                 items.iter().map(|(one, _)| key(one)).sum::<usize>() + 32
+            }
+            Unit::Guarded { checks, items } => {
+                checks.iter().map(|(one, _)| key(one)).chain(items.iter().map(|(one, _)| key(one))).sum()
             }
             Unit::Count | Unit::Clear => 0,
         }
@@ -196,6 +207,15 @@ fn push(batch: &mut Batch, unit: &Unit, universe: &Universe) {
             }
             let producer = batch.intern(&producer_name(*producer));
             batch.group(start, GroupKind::Session { producer, epoch: *epoch, sequence: *sequence });
+        }
+        Unit::Guarded { checks, items } => {
+            for (key, condition) in checks {
+                batch.push(&universe.keys[*key], Action::Check(*condition));
+            }
+            batch.group(start, GroupKind::Guard { until: start + unit.requests() });
+            for (key, action) in items {
+                batch.push(&universe.keys[*key], *action);
+            }
         }
         Unit::Count => {
             batch.push(b"", Action::Count);

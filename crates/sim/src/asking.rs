@@ -163,7 +163,7 @@ impl World {
             let items: &[_] = match unit {
                 Unit::Single { key, action, .. } => &[(*key, *action)],
                 Unit::Atomic { items, .. } => items,
-                Unit::Session { .. } | Unit::Count | Unit::Clear => &[],
+                Unit::Guarded { .. } | Unit::Session { .. } | Unit::Count | Unit::Clear => &[],
             };
             for ((key, action), reply) in items.iter().zip(mine) {
                 bounds::check(action, &policy_of(&self.model.policies, &self.universe.keys[*key]), reply)?;

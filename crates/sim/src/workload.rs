@@ -100,7 +100,8 @@ impl Workload {
                 let id = random.random_ratio(1, 8).then(|| self.new_id());
                 Unit::Single { key, action: Action::Read, id }
             }
-            12..55 => {
+            12..16 => self.guarded(random, model, now),
+            16..55 => {
                 let (key, action) = self.item(random, model, now);
                 let id = random.random_ratio(1, 2).then(|| self.new_id());
                 Unit::Single { key, action, id }
@@ -133,7 +134,7 @@ impl Workload {
                     items[at] = self.item(random, model, now);
                 }
                 Unit::Session { items, .. } => *items = self.items(random, model, now),
-                Unit::Count | Unit::Clear => {}
+                Unit::Guarded { .. } | Unit::Count | Unit::Clear => {}
             }
         }
         unit
@@ -155,6 +156,24 @@ impl Workload {
             self.producers[usize::from(producer)] = (epoch, sequence);
         }
         Unit::Session { producer, epoch, sequence, items }
+    }
+
+    /// A transaction with watched counters: mostly they are as they were.
+    fn guarded(&self, random: &mut SmallRng, model: &Model, now: u64) -> Unit {
+        let check = |random: &mut SmallRng| {
+            let key = self.key(random);
+            let condition = match model.counters.get(&key) {
+                _ if random.random_ratio(1, 5) => self.condition(random, model, key),
+                None => Condition::Absent,
+                Some(counter) => match model.births.number(counter.born) {
+                    Some(birth) => Condition::Tag { birth, version: counter.changes },
+                    None => Condition::Version(counter.changes),
+                },
+            };
+            (key, condition)
+        };
+        let checks = (0..random.random_range(1..4)).map(|_| check(random)).collect();
+        Unit::Guarded { checks, items: self.items(random, model, now) }
     }
 
     fn items(&self, random: &mut SmallRng, model: &Model, now: u64) -> Vec<(Key, Action)> {

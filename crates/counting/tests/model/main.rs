@@ -63,6 +63,7 @@ fn guarded(action: Action, condition: Condition) -> Action {
         Action::Set(set) => Action::Set(Set { condition, ..set }),
         Action::Reset(_) => Action::Reset(condition),
         Action::Delete(_) => Action::Delete(condition),
+        Action::Check(_) => Action::Check(condition),
         other => other,
     }
 }
@@ -160,7 +161,7 @@ proptest! {
                 }
                 Action::Set(_) => assert!((limits.floor..=limits.ceiling).contains(&after)),
                 Action::Reset(_) if reply.existed => assert!((limits.floor..=limits.ceiling).contains(&after)),
-                Action::Read | Action::Expire(_) => assert_eq!(before, after),
+                Action::Read | Action::Check(_) | Action::Expire(_) => assert_eq!(before, after),
                 _ => {}
             }
             assert!(!limits.disabled || *change == Change::Keep);

@@ -52,12 +52,12 @@ pub fn ask(world: &mut World, key: usize, action: &Action, limits: &Limits, now:
     let old = world.get(&key).cloned();
     let before = old.as_ref().map(|counter| counter.value);
     let refused = |refusal| Told { refusal: Some(refusal), before, after: old.clone(), applied: 0 };
-    if limits.disabled && !matches!(action, Action::Read) {
+    if limits.disabled && !matches!(action, Action::Read | Action::Check(_)) {
         return refused(Refusal::Disabled);
     }
     let condition = match action {
         Action::Add(Add { condition, .. }) | Action::Set(Set { condition, .. }) => *condition,
-        Action::Reset(condition) | Action::Delete(condition) => *condition,
+        Action::Reset(condition) | Action::Delete(condition) | Action::Check(condition) => *condition,
         _ => Condition::Always,
     };
     let met = match (condition, &old) {
@@ -74,7 +74,7 @@ pub fn ask(world: &mut World, key: usize, action: &Action, limits: &Limits, now:
     }
     let current = before.unwrap_or(0);
     let (value, expires) = match (action, &old) {
-        (Action::Read, _) | (Action::Reset(_) | Action::Delete(_), None) => {
+        (Action::Read | Action::Check(_), _) | (Action::Reset(_) | Action::Delete(_), None) => {
             return Told { refusal: None, before, after: old, applied: 0 };
         }
         (Action::Delete(_), Some(_)) => {

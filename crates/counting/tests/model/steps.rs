@@ -92,6 +92,7 @@ fn action(edges: bool) -> impl Strategy<Value = Action> {
         3 => set,
         1 => Just(Action::Reset(condition)),
         1 => Just(Action::Delete(condition)),
+        1 => Just(Action::Check(condition)),
         3 => (expiry(), when).prop_map(|(expiry, when)| Action::Expire(Expire { expiry, when })),
     ]
 }

@@ -147,6 +147,7 @@ fn conditions() {
             (Action::Set(Set { value: 7, expiry: Expiry::Keep, condition }), Now(7, NEVER), Now(7, NEVER)),
             (Action::Reset(condition), Same, Now(0, NEVER)),
             (Action::Delete(condition), Same, Deleted),
+            (Action::Check(condition), Same, Same),
         ];
         for (action, on_nothing, on_five) in verbs {
             let or_unmet = |holds, expected| if holds { expected } else { No(Refusal::ConditionUnmet) };
@@ -163,6 +164,7 @@ fn a_disabled_counter_serves_reads_and_refuses_writes() {
     let unmet = Condition::Version(99);
     for stored in [None, live(5), cell(5, NOW + 1), expired(5)] {
         check(stored, Action::Read, disabled, Same);
+        check(stored, Action::Check(Condition::Always), disabled, Same);
         for action in [
             add(1),
             add(0),

@@ -1,5 +1,6 @@
 //! From a decoded command to its draft: dispatch, transactions, and which commands must stand alone.
 
+use quipu_counting::{Action, Condition, GroupKind};
 use quipu_wire::commands::{Command, CommandSpec, is_http_request, lookup};
 use quipu_wire::resp::{Arguments, Decoder, Pipeline, errors};
 
@@ -15,8 +16,6 @@ use super::session::{Mute, Session, Transaction};
 
 const NOT_IN_TRANSACTION: &str = "ERR Command not allowed inside a transaction";
 const TRANSACTION_FULL: &str = "ERR the transaction is too large";
-const NO_WATCH: &str =
-    "ERR WATCH is not supported; Q.ADD key delta IFVERSION version changes a counter only if it is as it was";
 
 /// What to do about a command.
 #[derive(Debug)]
@@ -143,7 +142,11 @@ impl Interpreter<'_> {
     /// A command that is not even understood spoils the transaction it stands in; an EXEC that is not ends it.
     fn misunderstood(&mut self, arguments: Arguments<'_, '_>, complaint: Complaint) -> Step {
         if is_option(arguments.name(), "exec") {
+            if self.session.watched.is_learning() {
+                return Step::Alone;
+            }
             self.session.transaction = None;
+            self.session.watched.forget();
             let reason = complaint.0.strip_prefix(b"ERR ").unwrap_or(&complaint.0);
             let aborted = [b"EXECABORT Transaction discarded because of: ", reason].concat();
             return self.reply(|_| Err(aborted.into()));
@@ -160,6 +163,8 @@ impl Interpreter<'_> {
             Command::Exec | Command::Reset | Command::Hello | Command::Info if !self.draft.is_empty() => {
                 Step::Alone
             }
+            // What is to be forgotten must have been seen.
+            Command::Unwatch | Command::Discard if self.session.watched.is_learning() => Step::Alone,
             // What has many keys is not joined with others: a batch has a limit, and others shall not fail with it.
             _ if arguments.len() > REQUESTS_PER_BATCH_MAX && !self.draft.is_empty() => Step::Alone,
             Command::Exec => self.reply(Interpreter::execute_transaction),
@@ -248,6 +253,7 @@ impl Interpreter<'_> {
 
     fn discard(&mut self) -> Drafted {
         self.session.transaction.take().ok_or(errors::DISCARD_WITHOUT_MULTI)?;
+        self.session.watched.forget();
         self.draft.fixed(b"+OK\r\n");
         Ok(())
     }
@@ -276,6 +282,7 @@ impl Interpreter<'_> {
     /// All commands of the transaction become one batch, so nobody sees it half done.
     fn execute_transaction(&mut self) -> Drafted {
         let transaction = self.session.transaction.take().ok_or(errors::EXEC_WITHOUT_MULTI)?;
+        let watched = self.session.watched.take();
         if transaction.aborted {
             return Err(errors::EXEC_ABORT.into());
         }
@@ -287,6 +294,7 @@ impl Interpreter<'_> {
             debug_assert!(false, "queued frames were written by ourselves");
             return Err(errors::EXEC_ABORT.into());
         }
+        let guard = (watched.len() > 0).then(|| self.guard(watched));
         self.draft.plans.push(Plan::Transaction(commands));
         for arguments in pipeline.commands(&frames) {
             let Some(spec) = lookup(arguments.name()) else { continue };
@@ -298,7 +306,23 @@ impl Interpreter<'_> {
                 command => this.draft_command(command, arguments),
             });
         }
+        if let Some(guard) = guard {
+            let until = self.draft.batch.requests.len();
+            self.draft.batch.groups[guard].kind = GroupKind::Guard { until };
+        }
         Ok(())
+    }
+
+    /// Drafts the checks of watched keys and answers the place of their group, which is to learn how far it reaches.
+    fn guard(&mut self, watched: impl ExactSizeIterator<Item = (Vec<u8>, Condition)>) -> usize {
+        self.draft.plans.push(Plan::Guarded(watched.len() as u32));
+        let batch = &mut self.draft.batch;
+        let start = batch.requests.len();
+        for (key, state) in watched {
+            batch.push(&key, Action::Check(state));
+        }
+        batch.group(start, GroupKind::Guard { until: start });
+        batch.groups.len() - 1
     }
 
     /// Commands that need nothing but their arguments: one plan each.
@@ -357,8 +381,11 @@ impl Interpreter<'_> {
             Command::Ping => return connection::ping(draft, self.session, arguments),
             Command::Select => return connection::select(draft, operand),
             Command::Auth => return connection::authenticate(draft, arguments),
-            Command::Unwatch => draft.fixed(b"+OK\r\n"),
-            Command::Watch => return Err(NO_WATCH.into()),
+            Command::Unwatch => {
+                self.session.watched.forget();
+                draft.fixed(b"+OK\r\n");
+            }
+            Command::Watch => return self.session.watched.watch(draft, arguments.tail(1)),
             Command::Echo => draft.literal(protocol, |encoder| encoder.bulk(operand)),
             Command::Time => draft.literal(protocol, |encoder| connection::time(shared, encoder)),
             Command::Info => {

@@ -10,6 +10,7 @@
 //! | `commands` | what each command's arguments mean |
 //! | `plan`, `render` | how each command will be answered; the answers |
 //! | `session` | what a connection has agreed on; the list of connections |
+//! | `watch` | the keys a connection watches |
 //! | `background` | what may block for long: SCAN, KEYS, policies |
 //! | `inbox`, `slots` | how threads reach a loop; names of connections |
 //!
@@ -43,6 +44,7 @@ mod round;
 pub mod serve;
 pub mod session;
 pub mod slots;
+pub mod watch;
 
 use background::Background;
 use event_loop::{EventLoop, INBOX, LISTENER};

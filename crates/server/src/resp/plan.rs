@@ -58,6 +58,11 @@ pub enum Plan {
     Statistics,
     /// An array of what the next so many plans give: EXEC.
     Transaction(u32),
+    /// The next plan is a transaction, and before it come so many checks of watched keys: if one failed, nothing was done
+    /// and the answer is null.
+    Guarded(u32),
+    /// `OK`, and the session learns the state of so many keys: WATCH.
+    Watch(u32),
     /// The next plan is carried out but not sent: CLIENT REPLY.
     Mute,
 }

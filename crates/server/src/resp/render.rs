@@ -2,21 +2,23 @@
 
 use quipu_counting::{NEVER, Refusal, Reply, Unavailable};
 use quipu_wire::refusal::{error_line, unavailable_line};
-use quipu_wire::resp::{Encoder, Protocol};
+use quipu_wire::resp::Encoder;
 
 use super::plan::{Plan, Unit, View};
+use super::session::Session;
 
 /// Appends the replies to what was executed at `now_ms` with this result.
 pub fn render(
     executed: View<'_>,
     result: Result<(), &Unavailable>,
     now_ms: u64,
-    protocol: Protocol,
+    session: &mut Session,
     out: &mut Vec<u8>,
 ) {
     let View { plans, literals, replies } = executed;
-    let encoder = Encoder::new(out, protocol);
-    let mut renderer = Renderer { plans, literals, replies, unavailable: result.err(), now_ms, encoder };
+    let encoder = Encoder::new(out, session.protocol);
+    let mut renderer =
+        Renderer { plans, literals, replies, unavailable: result.err(), now_ms, encoder, session };
     while let Some(plan) = renderer.next_plan() {
         renderer.answer(plan);
     }
@@ -31,6 +33,8 @@ struct Renderer<'d, 'o> {
     unavailable: Option<&'d Unavailable>,
     now_ms: u64,
     encoder: Encoder<'o>,
+    /// Whose replies these are.
+    session: &'o mut Session,
 }
 
 impl<'d> Renderer<'d, '_> {
@@ -98,6 +102,31 @@ impl<'d> Renderer<'d, '_> {
                 self.encoder.out.truncate(before);
                 let reason = unavailable_line(reason);
                 self.encoder.error(format!("EXECABORT Transaction discarded because of: {reason}"));
+            }
+            (Plan::Guarded(_), Some(_)) => {
+                if let Some(transaction) = self.next_plan() {
+                    self.answer(transaction);
+                }
+            }
+            (Plan::Guarded(count), None) => {
+                let holds = self.take(count).iter().all(|check| check.refusal.is_none());
+                let before = self.encoder.out.len();
+                if let Some(transaction) = self.next_plan() {
+                    self.answer(transaction);
+                }
+                if !holds {
+                    self.encoder.out.truncate(before);
+                    self.encoder.null_array();
+                }
+            }
+            (Plan::Watch(count), None) => {
+                let replies = self.take(count);
+                replies.iter().for_each(|reply| self.session.watched.learn(Some(reply)));
+                self.encoder.ok();
+            }
+            (Plan::Watch(count), Some(reason)) => {
+                (0..count).for_each(|_| self.session.watched.learn(None));
+                self.encoder.error(unavailable_line(reason));
             }
             (_, Some(reason)) => self.encoder.error(unavailable_line(reason)),
             (Plan::Bulks(count), None) => {

@@ -294,7 +294,8 @@ impl Turn<'_> {
         result: Result<(), &Unavailable>,
         now_ms: u64,
     ) {
-        render(executed, result, now_ms, connection.session.protocol, &mut connection.output);
+        let Connection { session, output, .. } = connection;
+        render(executed, result, now_ms, session, output);
     }
 
     fn reveal(&mut self, offset: u64) {

@@ -9,6 +9,8 @@ use mio::Token;
 use parking_lot::Mutex;
 use quipu_wire::resp::{Arguments, Encoder, Protocol};
 
+use super::watch::Watched;
+
 /// The most commands of one transaction: they are executed as one, with their partitions locked.
 pub const TRANSACTION_COMMANDS_MAX: u32 = 65_536;
 /// The most bytes of one transaction while it is collected.
@@ -23,6 +25,8 @@ pub struct Session {
     pub protocol: Protocol,
     /// The transaction that is being collected.
     pub transaction: Option<Transaction>,
+    /// The keys that must stay as they are for the next transaction to run.
+    pub watched: Watched,
     /// Whether replies are sent.
     pub mute: Mute,
     /// For CLIENT LIST.
@@ -32,7 +36,14 @@ pub struct Session {
 impl Session {
     /// A new connection.
     pub fn new(card: Arc<Card>) -> Session {
-        Session { card, protocol: Protocol::Resp2, transaction: None, mute: Mute::No, last_command: "NULL" }
+        Session {
+            card,
+            protocol: Protocol::Resp2,
+            transaction: None,
+            watched: Watched::default(),
+            mute: Mute::No,
+            last_command: "NULL",
+        }
     }
 
     /// RESET: as if new.

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use quipu_counting::{Action, Policy, Refusal};
+use quipu_counting::{Action, Condition, Policy, Refusal};
 
 use super::births::Births;
 use super::policies::policy_of;
@@ -143,6 +143,9 @@ impl Model {
                     let told = self.session(*producer, asked, items, &mut edits);
                     expected.extend(items.iter().map(|_| Expected::One(told)));
                 }
+                Unit::Guarded { checks, items } => {
+                    expected.extend(self.guarded(checks, items, &mut edits).into_iter().map(Expected::One));
+                }
                 Unit::Count => expected.push(self.count()),
                 Unit::Clear => {
                     expected.push(self.count());
@@ -277,6 +280,24 @@ impl Model {
                 self.remember((items[index].0, id, index as u32), asked(index), *told, edits);
             }
         }
+        told
+    }
+
+    fn guarded(
+        &mut self,
+        checks: &[(Key, Condition)],
+        items: &[(Key, Action)],
+        edits: &mut Vec<Edit>,
+    ) -> Vec<Told> {
+        let check = |(key, condition): &(Key, Condition)| {
+            self.single(*key, &Action::Check(*condition), None, &mut Vec::new())
+        };
+        let mut told: Vec<Told> = checks.iter().map(check).collect();
+        let holds = told.iter().all(|check| check.refusal.is_none());
+        told.extend(items.iter().map(|(key, action)| match holds {
+            true => self.single(*key, action, None, edits),
+            false => Told::refused(None, Refusal::GroupAborted),
+        }));
         told
     }
 

@@ -87,7 +87,7 @@ pub fn decide(
     if matches!(action, Action::Read | Action::Count | Action::Clear) {
         return unchanged;
     }
-    if policy.disabled {
+    if policy.disabled && !matches!(action, Action::Check(_)) {
         return refused(Refusal::Disabled);
     }
     if !is_met(condition(action), live) {
@@ -129,7 +129,7 @@ pub fn decide(
             }
             (counter.value, new)
         }
-        (Action::Read | Action::Count | Action::Clear, _) => return unchanged,
+        (Action::Read | Action::Check(_) | Action::Count | Action::Clear, _) => return unchanged,
     };
     let (born, changes) = live.map_or((ticket, 0), |counter| (counter.born, counter.changes));
     let after = Counter { value, changes: changes + 1, changed_at: now, born, expires };
@@ -153,7 +153,7 @@ pub fn decide(
 fn condition(action: &Action) -> Condition {
     match action {
         Action::Add(Add { condition, .. }) | Action::Set(Set { condition, .. }) => *condition,
-        Action::Reset(condition) | Action::Delete(condition) => *condition,
+        Action::Reset(condition) | Action::Delete(condition) | Action::Check(condition) => *condition,
         _ => Condition::Always,
     }
 }
@@ -178,6 +178,7 @@ pub fn resolve_tag(action: &Action, matches: impl FnOnce(u64) -> bool) -> Action
         Action::Set(set) => Action::Set(Set { condition, ..set }),
         Action::Reset(_) => Action::Reset(condition),
         Action::Delete(_) => Action::Delete(condition),
+        Action::Check(_) => Action::Check(condition),
         other => other,
     }
 }
