@@ -8,7 +8,6 @@ use std::hash::Hasher;
 
 use siphasher::sip::SipHasher13;
 use siphasher::sip128::SipHasher13 as SipHasher13Wide;
-use smallvec::SmallVec;
 
 use crate::action::{Action, Condition, ExpireWhen, Expiry};
 use crate::batch::{Batch, Group, Reply};
@@ -26,13 +25,20 @@ impl IdentityKey {
     /// The identity of item `index` of the request `id` on `key`.
     pub fn identity(&self, namespace: u32, key: &[u8], id: &[u8], index: u32) -> Identity {
         // In one piece: the hasher takes whole words much faster than many short writes.
-        let mut scope: SmallVec<[u8; 256]> = SmallVec::new();
-        scope.extend_from_slice(&namespace.to_le_bytes());
-        scope.extend_from_slice(&index.to_le_bytes());
-        scope.extend_from_slice(&(key.len() as u16).to_le_bytes());
-        scope.extend_from_slice(key);
-        scope.extend_from_slice(id);
-        SipHasher13Wide::new_with_key(&self.0).hash(&scope).as_u128()
+        let (mut short, mut long) = ([0; 256], Vec::new());
+        let length = 10 + key.len() + id.len();
+        let scope = if length <= short.len() {
+            &mut short[..length]
+        } else {
+            long.resize(length, 0);
+            &mut long[..]
+        };
+        scope[..4].copy_from_slice(&namespace.to_le_bytes());
+        scope[4..8].copy_from_slice(&index.to_le_bytes());
+        scope[8..10].copy_from_slice(&(key.len() as u16).to_le_bytes());
+        scope[10..10 + key.len()].copy_from_slice(key);
+        scope[10 + key.len()..].copy_from_slice(id);
+        SipHasher13Wide::new_with_key(&self.0).hash(scope).as_u128()
     }
 }
 

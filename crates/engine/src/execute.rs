@@ -117,8 +117,12 @@ impl Engine {
         {
             return Ok(Attempt::Crowded(crowded.index));
         }
-        prefetch(&guards, &scratch.places);
-        if let Some(missing) = find_missing(batch, &scratch.places, &guards, fetched) {
+        let mut look_ahead = LookAhead::default();
+        let is_all_here = guards.iter().flatten().all(|held| held.complete)
+            && scratch.places.iter().all(|place| place.identity == 0);
+        if !is_all_here
+            && let Some(missing) = find_missing(batch, &scratch.places, &guards, fetched, &mut look_ahead)
+        {
             return Ok(Attempt::Missing(missing));
         }
         let segment = appender.as_ref().map(Appender::segment);
@@ -136,6 +140,7 @@ impl Engine {
             policies: &policies,
             engine: self,
             fingerprinted: None,
+            look_ahead,
         };
         run.all(batch);
         drop(policies);
@@ -214,32 +219,55 @@ fn may_write(batch: &Batch) -> bool {
 /// All counters are in namespace 0 for now; ids and rows carry it so that tenants can have their own.
 pub(crate) const NAMESPACE: u32 = 0;
 
-fn prefetch(guards: &Guards<'_>, places: &[Place]) {
-    if places.len() < 2 {
-        return;
-    }
-    let held = |place: &Place| guards[usize::from(place.partition)].as_ref();
-    for place in places {
-        if let Some(held) = held(place) {
-            held.table.prefetch_slot(place.hash);
-            if place.identity != 0 {
-                held.ids.prefetch(place.identity);
+/// Starts loading what the next requests will touch, a few requests ahead of the one at hand: far enough to hide memory,
+/// near enough to find it still in the first cache.
+#[derive(Default)]
+struct LookAhead {
+    slots_to: usize,
+    records_to: usize,
+}
+
+impl LookAhead {
+    /// How many requests ahead a record is loaded; its slot must be there by then and is loaded as many further ahead.
+    const REQUESTS: usize = 16;
+
+    #[inline]
+    fn advance(&mut self, index: usize, guards: &Guards<'_>, places: &[Place]) {
+        let held = |place: &Place| guards[usize::from(place.partition)].as_ref();
+        let slots_to = (index + 2 * Self::REQUESTS).min(places.len());
+        for place in places.get(self.slots_to..slots_to).unwrap_or_default() {
+            if let Some(held) = held(place) {
+                held.table.prefetch_slot(place.hash);
+                if place.identity != 0 {
+                    held.ids.prefetch(place.identity);
+                }
             }
         }
-    }
-    for place in places {
-        if let Some(held) = held(place) {
-            held.table.prefetch_record(place.hash);
+        self.slots_to = slots_to;
+        let records_to = (index + Self::REQUESTS).min(places.len());
+        for place in places.get(self.records_to..records_to).unwrap_or_default() {
+            if let Some(held) = held(place) {
+                held.table.prefetch_record(place.hash);
+            }
         }
+        self.records_to = records_to;
     }
 }
 
-fn find_missing(batch: &Batch, places: &[Place], guards: &Guards<'_>, fetched: &Fetched) -> Option<Missing> {
+/// What memory cannot tell of the counters and ids of the batch.
+fn find_missing(
+    batch: &Batch,
+    places: &[Place],
+    guards: &Guards<'_>,
+    fetched: &Fetched,
+    look_ahead: &mut LookAhead,
+) -> Option<Missing> {
     let mut missing = Missing::default();
     for (index, place) in places.iter().enumerate() {
+        look_ahead.advance(index, guards, places);
         let Some(held) = &guards[usize::from(place.partition)] else { continue };
         if place.identity != 0
-            && held.ids.find(place.identity) == Known::Perhaps
+            && held.ids.is_perhaps_on_disk(place.identity)
             && !fetched.knows(place.partition, place.identity, held.checkpoints)
         {
             missing.id(held, place.identity);
@@ -296,6 +324,7 @@ struct Run<'a, 'guard> {
     engine: &'a Engine,
     /// The last plain addition under an id, and its fingerprint.
     fingerprinted: Option<(i64, u64)>,
+    look_ahead: LookAhead,
 }
 
 impl Run<'_, '_> {
@@ -305,6 +334,7 @@ impl Run<'_, '_> {
         let mut groups = batch.groups.iter().peekable();
         let mut index = 0;
         while index < batch.requests.len() {
+            self.look_ahead.advance(index, self.guards, self.places);
             // What a failed guard has skipped.
             while groups.next_if(|group| group.start < index).is_some() {}
             match groups.next_if(|group| group.start == index) {

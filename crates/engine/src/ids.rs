@@ -131,6 +131,12 @@ impl Ids {
         if self.slices.iter().any(|known| known.tags.contains(tag)) { Known::Perhaps } else { Known::New }
     }
 
+    /// Whether [`Ids::find`] says [`Known::Perhaps`]. Cheaper for the usual id, which is new.
+    pub fn is_perhaps_on_disk(&self, identity: Identity) -> bool {
+        let tag = tag(identity);
+        self.slices.iter().any(|known| known.tags.contains(tag)) && self.find(identity) == Known::Perhaps
+    }
+
     /// Starts loading what [`Ids::find`] will touch.
     #[inline]
     pub fn prefetch(&self, identity: Identity) {
