@@ -30,6 +30,7 @@ use crate::fetch::{Fetched, Missing};
 use crate::ids::Known;
 use crate::partition::{Partition, hash};
 use crate::record::Flags;
+use crate::table::RecordNumber;
 
 /// Requests in one batch. The fronts cut far earlier; this bounds the size of a log record and the time locks
 /// are held.
@@ -53,6 +54,8 @@ pub enum Attempt {
 struct Place {
     partition: u16,
     hash: u32,
+    /// It is the counter of the request before: many ask for a hot one at once.
+    is_repeated: bool,
     /// Identity of the request id, 0 without one.
     identity: Identity,
 }
@@ -141,6 +144,7 @@ impl Engine {
             engine: self,
             fingerprinted: None,
             look_ahead,
+            last: None,
         };
         run.all(batch);
         drop(policies);
@@ -173,13 +177,20 @@ impl Engine {
     fn find_places(&self, batch: &Batch, places: &mut Vec<Place>) {
         let count = self.partitions.len() as u16;
         places.clear();
+        let (mut last_key, mut last) = (&[][..], (0, 0));
         places.extend(batch.requests.iter().map(|request| {
             let key = batch.bytes(request.key);
             let identity = match &request.id {
                 Some(id) => self.identity_key.identity(NAMESPACE, key, batch.bytes(id.span), id.index),
                 None => 0,
             };
-            Place { partition: partition(slot(key), count), hash: hash(key, self.hash_seed), identity }
+            // Different keys mostly differ at their ends.
+            let is_repeated = key.last() == last_key.last() && key == last_key && !key.is_empty();
+            if !is_repeated {
+                last_key = key;
+                last = (partition(slot(key), count), hash(key, self.hash_seed));
+            }
+            Place { partition: last.0, hash: last.1, is_repeated, identity }
         }));
     }
 
@@ -233,24 +244,29 @@ impl LookAhead {
 
     #[inline]
     fn advance(&mut self, index: usize, guards: &Guards<'_>, places: &[Place]) {
-        let held = |place: &Place| guards[usize::from(place.partition)].as_ref();
         let slots_to = (index + 2 * Self::REQUESTS).min(places.len());
-        for place in places.get(self.slots_to..slots_to).unwrap_or_default() {
-            if let Some(held) = held(place) {
+        while self.slots_to < slots_to {
+            let place = &places[self.slots_to];
+            if let Some(held) = &guards[usize::from(place.partition)]
+                && (!place.is_repeated || place.identity != 0)
+            {
                 held.table.prefetch_slot(place.hash);
                 if place.identity != 0 {
                     held.ids.prefetch(place.identity);
                 }
             }
+            self.slots_to += 1;
         }
-        self.slots_to = slots_to;
         let records_to = (index + Self::REQUESTS).min(places.len());
-        for place in places.get(self.records_to..records_to).unwrap_or_default() {
-            if let Some(held) = held(place) {
+        while self.records_to < records_to {
+            let place = &places[self.records_to];
+            if let Some(held) = &guards[usize::from(place.partition)]
+                && !place.is_repeated
+            {
                 held.table.prefetch_record(place.hash);
             }
+            self.records_to += 1;
         }
-        self.records_to = records_to;
     }
 }
 
@@ -325,6 +341,8 @@ struct Run<'a, 'guard> {
     /// The last plain addition under an id, and its fingerprint.
     fingerprinted: Option<(i64, u64)>,
     look_ahead: LookAhead,
+    /// The record of the request before, if that was for one counter and its record is known.
+    last: Option<RecordNumber>,
 }
 
 impl Run<'_, '_> {
@@ -338,7 +356,10 @@ impl Run<'_, '_> {
             // What a failed guard has skipped.
             while groups.next_if(|group| group.start < index).is_some() {}
             match groups.next_if(|group| group.start == index) {
-                Some(group) => index = self.group(batch, group, &mut replies).max(index),
+                Some(group) => {
+                    self.last = None;
+                    index = self.group(batch, group, &mut replies).max(index);
+                }
                 None => {
                     replies.push(self.single(batch, index));
                     index += 1;
@@ -365,6 +386,7 @@ impl Run<'_, '_> {
     fn single(&mut self, batch: &Batch, index: usize) -> Reply {
         let request = &batch.requests[index];
         if request.action.is_global() {
+            self.last = None;
             return self.global(&request.action);
         }
         let place = self.places[index];
@@ -379,22 +401,25 @@ impl Run<'_, '_> {
             (_, None) => fingerprint(&request.action),
         };
         if let Some(known) = self.remembered(place) {
+            self.last = None;
             return known.answer(fingerprint);
         }
         let key = batch.bytes(request.key);
         let limits = self.limits(key);
+        let last = if place.is_repeated { self.last } else { None };
         let held = self.held(place.partition);
-        let found = held.table.find(place.hash, key);
+        let found = last.or_else(|| held.table.find(place.hash, key));
         let before = found.and_then(|number| held.table.cell(number));
         let verdict = decide(before, &request.action, &limits, held.time_ms, held.sequence + 1);
         let under = plain.map(|delta| (place.identity, delta));
-        let is_in_log = held.change_under(place.hash, key, found, before, &verdict.change, under);
+        let (number, is_in_log) = held.change_under(place.hash, key, found, before, &verdict.change, under);
         if let (Action::Read, Some(number)) = (&request.action, found) {
             held.mark_used(number);
         }
         if place.identity != 0 {
             held.remember_reply(place.identity, fingerprint, &verdict.reply, is_in_log);
         }
+        self.last = number;
         verdict.reply
     }
 
@@ -592,7 +617,7 @@ impl Partition {
         }
     }
 
-    fn mark_used(&mut self, number: crate::table::RecordNumber) {
+    fn mark_used(&mut self, number: RecordNumber) {
         let flags = self.table.flags(number);
         if !flags.any(Flags::REFERENCED) {
             self.table.set_flags(number, flags.with(Flags::REFERENCED));

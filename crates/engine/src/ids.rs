@@ -178,6 +178,9 @@ impl Ids {
                 }
             }
         }
+        if let Ok(done) = Arc::try_unwrap(cutting) {
+            self.recent.reuse(done);
+        }
     }
 
     /// The cut failed: nothing of it is on disk for certain.

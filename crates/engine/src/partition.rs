@@ -158,7 +158,7 @@ impl Partition {
     }
 
     /// The same; with `under`, the log says in one effect that an addition of exactly this was asked for under this
-    /// identity, if that is all there is to say. Returns whether it did.
+    /// identity, if that is all there is to say. Returns the counter's record, and whether the log has the identity.
     #[inline]
     pub fn change_under(
         &mut self,
@@ -168,9 +168,9 @@ impl Partition {
         before: Option<Cell>,
         change: &Change,
         under: Option<(Identity, i64)>,
-    ) -> bool {
+    ) -> (Option<RecordNumber>, bool) {
         let after = match change {
-            Change::Keep => return false,
+            Change::Keep => return (found, false),
             Change::Put(cell) => Some(*cell),
             Change::Remove => None,
         };
@@ -191,8 +191,7 @@ impl Partition {
             (None, _) => entry::put_put(&mut self.effects, number, after.as_ref()),
         }
         self.account(hash, before, after);
-        self.table.set_cell(hash, number, after);
-        both.is_some()
+        (Some(self.table.set_cell(hash, number, after)), both.is_some())
     }
 
     /// The totals after a change.

@@ -28,6 +28,9 @@ pub struct Recent {
     chunks: Vec<Vec<u8>>,
     slots: Vec<u64>,
     len: usize,
+    /// Empty chunks, of ids that are on disk by now. Memory that goes back to the system has to be cleared again before
+    /// it comes from there, which would cost more than writing the ids.
+    spare: Vec<Vec<u8>>,
 }
 
 /// An id as it is stored.
@@ -57,7 +60,14 @@ impl Recent {
 
     /// Bytes allocated.
     pub fn allocated_bytes(&self) -> usize {
-        self.chunks.len() * CHUNK_BYTES + self.slots.len() * 8
+        (self.chunks.len() + self.spare.len()) * CHUNK_BYTES + self.slots.len() * 8
+    }
+
+    /// Takes over the chunks of ids that are not needed any more, as many as those ids took and no more: what a busy time
+    /// left over is let go of after the next quiet one.
+    pub fn reuse(&mut self, done: Recent) {
+        self.spare = done.chunks;
+        self.spare.iter_mut().for_each(Vec::clear);
     }
 
     /// Starts loading the slot of an identity.
@@ -151,7 +161,7 @@ impl Recent {
         let full = |chunk: &Vec<u8>| chunk.len() + entry::REMEMBERED_BYTES_MAX + UNIT_BYTES > CHUNK_BYTES;
         if self.chunks.last().is_none_or(full) {
             assert!(self.chunks.len() < 1 << 16, "checkpoints come long before 16 GiB of request ids");
-            self.chunks.push(Vec::with_capacity(CHUNK_BYTES));
+            self.chunks.push(self.spare.pop().unwrap_or_else(|| Vec::with_capacity(CHUNK_BYTES)));
         }
         let index = self.chunks.len() - 1;
         let chunk = &mut self.chunks[index];

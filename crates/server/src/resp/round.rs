@@ -19,7 +19,7 @@ use super::plan::{Draft, View};
 
 /// Requests that are worth executing: more of them gain nothing, and what belongs to them would no longer fit the
 /// processor's nearest caches.
-const REQUESTS_WORTH_EXECUTING: usize = 256;
+const REQUESTS_WORTH_EXECUTING: usize = 512;
 /// After a batch that had to be taken apart, so many wake-ups execute every connection by itself. Where most requests miss,
 /// the attempt would mostly be in vain.
 const WAKEUPS_APART: u32 = 64;
