@@ -49,11 +49,17 @@ impl<'d> Renderer<'d, '_> {
     }
 
     #[inline]
+    fn take_literal(&mut self, length: u32) -> &'d [u8] {
+        let (taken, rest) = self.literals.split_at(length as usize);
+        self.literals = rest;
+        taken
+    }
+
+    #[inline]
     fn answer(&mut self, plan: Plan) {
         match (plan, self.unavailable) {
             (Plan::Literal(length), _) => {
-                let (bytes, rest) = self.literals.split_at(length as usize);
-                self.literals = rest;
+                let bytes = self.take_literal(length);
                 self.encoder.out.extend_from_slice(bytes);
             }
             (Plan::Integer, None) => {
@@ -98,6 +104,14 @@ impl<'d> Renderer<'d, '_> {
                 self.encoder.out.truncate(before);
                 let reason = unavailable_line(reason);
                 self.encoder.error(format!("EXECABORT Transaction discarded because of: {reason}"));
+            }
+            (Plan::NullOrLiteral(length), unavailable) => {
+                let bytes = self.take_literal(length);
+                match unavailable {
+                    Some(reason) => self.encoder.error(unavailable_line(reason)),
+                    None if self.take(1)[0].exists => self.encoder.out.extend_from_slice(bytes),
+                    None => self.encoder.null(),
+                }
             }
             (_, Some(reason)) => self.encoder.error(unavailable_line(reason)),
             (Plan::Bulks(count), None) => {
