@@ -260,7 +260,7 @@ impl CommandSpec {
         }
         encode_names(encoder, self.categories().names());
         for _ in 0..3 {
-            encoder.array(0);
+            encoder.set(0);
         }
     }
 

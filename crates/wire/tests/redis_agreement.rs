@@ -18,6 +18,7 @@ use quipu_wire::commands::{self, COMMANDS, lookup};
 use quipu_wire::resp::{
     Arguments, Decoder, Encoder, Pipeline, Protocol, ReplyDecoder, Value, encode_command, errors,
 };
+use quipu_wire::subcommands::subcommands;
 use quipu_wire::{glob, number};
 
 /// How often to look for a starting server, and how long apart: ten seconds in all.
@@ -168,6 +169,7 @@ fn the_same_bytes_get_the_same_answer() {
         "\x0bECHO \x0c a\r\n",
         "ECHO a\rb\r\n",
         "ECHO \u{fc}\r\n",
+        "*1\r\n\u{fc}4\r\n",
         // Commands that are none.
         "foo\r\n",
         "foo a b\r\n",
@@ -231,6 +233,30 @@ fn the_table_of_commands_is_theirs() {
 }
 
 #[test]
+fn the_arities_of_subcommands_are_theirs() {
+    let Some(redis) = Redis::start() else { return };
+    // Of later versions.
+    let newer = ["client|setinfo", "client|no-touch"];
+    for spec in COMMANDS {
+        let rows = subcommands(spec.command);
+        if rows.is_empty() {
+            continue;
+        }
+        let theirs = redis.ask(&[b"COMMAND", b"INFO", spec.name.as_bytes()]);
+        let theirs = theirs.as_elements().unwrap()[0].as_elements().unwrap()[9].as_elements().unwrap();
+        for row in rows {
+            let name = format!("{}|{}", spec.name, row.name);
+            let found = theirs.iter().filter_map(Value::as_elements);
+            let found = found.into_iter().find(|fields| fields[0].as_bytes() == Some(name.as_bytes()));
+            match found {
+                Some(fields) => assert_eq!(fields[1].as_integer(), Some(row.arity.into()), "{name}"),
+                None => assert!(newer.contains(&&*name), "Redis has no {name}"),
+            }
+        }
+    }
+}
+
+#[test]
 fn the_error_texts_are_theirs() {
     let Some(redis) = Redis::start() else { return };
     let cases: &[(&str, &str)] = &[
@@ -245,6 +271,7 @@ fn the_error_texts_are_theirs() {
         ("hello 4", errors::NO_PROTOCOL),
         ("hello x", errors::PROTOCOL_NOT_AN_INTEGER),
         ("select 99", errors::DB_OUT_OF_RANGE),
+        ("select 2147483648", errors::OUT_OF_INT_RANGE),
         ("scan x", errors::INVALID_CURSOR),
         ("multi\nmulti", errors::NESTED_MULTI),
         ("exec", errors::EXEC_WITHOUT_MULTI),

@@ -3,6 +3,7 @@
 use quipu_counting::{Action, Condition, GroupKind};
 use quipu_wire::commands::{Command, CommandSpec, is_http_request, lookup};
 use quipu_wire::resp::{Arguments, Decoder, Pipeline, errors};
+use quipu_wire::subcommands::refuse_subcommand;
 
 use super::Shared;
 use super::background::Job;
@@ -108,12 +109,17 @@ impl Interpreter<'_> {
     fn interpret_any(&mut self, arguments: Arguments<'_, '_>) -> Step {
         let mute = self.session.mute;
         if mute == Mute::Next {
-            self.session.mute = Mute::No;
+            self.session.mute = Mute::This;
         }
         let planned = self.draft.plans.len();
         let name = arguments.name();
         let step = match lookup(name) {
-            Some(spec) if spec.accepts(arguments.len()) => self.dispatch(spec, arguments),
+            Some(spec) if spec.accepts(arguments.len()) => {
+                match refuse_subcommand(spec.command, arguments.get(1), arguments.len()) {
+                    None => self.dispatch(spec, arguments),
+                    Some(complaint) => self.misunderstood(arguments, complaint.into()),
+                }
+            }
             Some(spec) => self.misunderstood(arguments, errors::wrong_arity(spec.name).into()),
             None if is_http_request(name) => Step::Drop,
             None => {
@@ -125,7 +131,10 @@ impl Interpreter<'_> {
             return step;
         }
         // The one command that is heard although it came muted is the one that ends the silence.
-        let muted = mute != Mute::No && !(mute == Mute::All && self.session.mute == Mute::No);
+        let muted = mute != Mute::No && self.session.mute != Mute::No;
+        if self.session.mute == Mute::This {
+            self.session.mute = Mute::No;
+        }
         if muted && self.draft.plans.len() > planned {
             self.draft.plans.insert(planned, Plan::Mute);
         }

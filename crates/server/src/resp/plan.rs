@@ -30,6 +30,8 @@ pub enum Plan {
     OkOrNull,
     /// The value before as text, or null: GETSET, GETDEL, GETEX, SET with GET.
     Previous,
+    /// Null, or so many literal bytes if the counter exists: GETEX with a time that is wrong.
+    NullOrLiteral(u32),
     /// Whether the condition held, as 1 or 0: SETNX, EXPIRE, PERSIST.
     Held,
     /// `OK` for so many requests that were done all or none: MSET.
@@ -121,6 +123,14 @@ impl Draft {
     pub fn request(&mut self, key: &[u8], action: Action, plan: Plan) {
         self.batch.push(key, action);
         self.plans.push(plan);
+    }
+
+    /// Asks whether `key` exists; if it does, the answer is this error, else null.
+    pub fn request_or_complain(&mut self, key: &[u8], error: &[u8]) {
+        let before = self.literals.len();
+        // Errors look the same in every protocol.
+        Encoder::new(&mut self.literals, Protocol::Resp2).error(error);
+        self.request(key, Action::Read, Plan::NullOrLiteral((self.literals.len() - before) as u32));
     }
 
     /// Answers with what `write` encodes.

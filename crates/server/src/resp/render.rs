@@ -53,11 +53,17 @@ impl<'d> Renderer<'d, '_> {
     }
 
     #[inline]
+    fn take_literal(&mut self, length: u32) -> &'d [u8] {
+        let (taken, rest) = self.literals.split_at(length as usize);
+        self.literals = rest;
+        taken
+    }
+
+    #[inline]
     fn answer(&mut self, plan: Plan) {
         match (plan, self.unavailable) {
             (Plan::Literal(length), _) => {
-                let (bytes, rest) = self.literals.split_at(length as usize);
-                self.literals = rest;
+                let bytes = self.take_literal(length);
                 self.encoder.out.extend_from_slice(bytes);
             }
             (Plan::Integer, None) => {
@@ -127,6 +133,14 @@ impl<'d> Renderer<'d, '_> {
             (Plan::Watch(count), Some(reason)) => {
                 (0..count).for_each(|_| self.session.watched.learn(None));
                 self.encoder.error(unavailable_line(reason));
+            }
+            (Plan::NullOrLiteral(length), unavailable) => {
+                let bytes = self.take_literal(length);
+                match unavailable {
+                    Some(reason) => self.encoder.error(unavailable_line(reason)),
+                    None if self.take(1)[0].exists => self.encoder.out.extend_from_slice(bytes),
+                    None => self.encoder.null(),
+                }
             }
             (_, Some(reason)) => self.encoder.error(unavailable_line(reason)),
             (Plan::Bulks(count), None) => {

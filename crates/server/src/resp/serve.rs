@@ -17,6 +17,7 @@ use super::interpret::{Interpreter, Step};
 use super::plan::{Draft, REQUESTS_PER_BATCH_MAX, View};
 use super::render::render;
 use super::round::{Part, Round};
+use super::session::Mute;
 use super::slots::Slots;
 
 /// What the turns of one wake-up share.
@@ -131,7 +132,10 @@ impl Turn<'_> {
                 if let Some(error) = connection.protocol_error.take()
                     && !connection.closing
                 {
-                    Encoder::new(&mut connection.output, connection.session.protocol).protocol_error(error);
+                    if connection.session.mute == Mute::No {
+                        Encoder::new(&mut connection.output, connection.session.protocol)
+                            .protocol_error(error);
+                    }
                     connection.closing = true;
                 }
                 *self.pipeline = pipeline;

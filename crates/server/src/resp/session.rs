@@ -48,7 +48,9 @@ impl Session {
 
     /// RESET: as if new.
     pub fn reset(&mut self) {
-        *self = Session { last_command: self.last_command, ..Session::new(Arc::clone(&self.card)) };
+        // Its own reply stays skipped if it was to be.
+        let mute = if self.mute == Mute::This { Mute::This } else { Mute::No };
+        *self = Session { mute, last_command: self.last_command, ..Session::new(Arc::clone(&self.card)) };
         self.card.profile.lock().name.clear();
     }
 
@@ -69,6 +71,8 @@ pub enum Mute {
     No,
     /// The reply of the next command is not sent.
     Next,
+    /// The reply of the command that is being read is not sent.
+    This,
     /// No reply is sent.
     All,
 }

@@ -100,6 +100,11 @@ pub struct Redis {
 impl Redis {
     /// Starts it; Redis 7.0 or later must be installed.
     pub fn start() -> Redis {
+        Redis::start_with(&[])
+    }
+
+    /// The same with more arguments.
+    pub fn start_with(arguments: &[&str]) -> Redis {
         // The port is free now; should someone take it before Redis does, try another.
         for _ in 0..20 {
             let port = TcpListener::bind("127.0.0.1:0")
@@ -117,6 +122,7 @@ impl Redis {
                     "--bind",
                     "127.0.0.1",
                 ])
+                .args(arguments)
                 .stdout(Stdio::null())
                 .spawn()
                 .expect("redis-server is needed to compare with it");
@@ -188,6 +194,11 @@ impl Client {
         self.socket.shutdown(std::net::Shutdown::Write).expect("to end");
     }
 
+    /// Says that nothing more will be sent, to someone who may have closed.
+    pub fn try_end(&mut self) {
+        let _ = self.socket.shutdown(std::net::Shutdown::Write);
+    }
+
     /// Sends a command written as a line of words.
     pub fn send_line(&mut self, line: &str) {
         self.send(&command(line));
@@ -201,19 +212,33 @@ impl Client {
 
     /// The next reply, with line ends shown as `|`.
     pub fn reply(&mut self) -> String {
+        match self.reply_bytes() {
+            Some(reply) => show(&reply),
+            None => panic!("the connection ended within a reply: {}", show(&self.unread)),
+        }
+    }
+
+    /// The next reply as it is; none if the other end has closed.
+    pub fn reply_bytes(&mut self) -> Option<Vec<u8>> {
         loop {
             if let Some(length) = skip_reply(&self.unread).expect("a reply") {
-                let reply: Vec<u8> = self.unread.drain(..length).collect();
-                return show(&reply);
+                return Some(self.unread.drain(..length).collect());
             }
-            assert!(self.receive(), "the connection ended within a reply: {}", show(&self.unread));
+            if !self.receive() {
+                return None;
+            }
         }
     }
 
     /// All bytes until the other end closes.
     pub fn rest(&mut self) -> String {
+        show(&self.rest_bytes())
+    }
+
+    /// The same as they are.
+    pub fn rest_bytes(&mut self) -> Vec<u8> {
         while self.receive() {}
-        show(&std::mem::take(&mut self.unread))
+        std::mem::take(&mut self.unread)
     }
 
     /// Reads once; no at the end.

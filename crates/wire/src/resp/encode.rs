@@ -51,7 +51,13 @@ impl<'a> Encoder<'a> {
 
     /// The error a connection hears before it is closed.
     pub fn protocol_error(&mut self, error: ProtocolError) {
-        self.error(format!("ERR {error}"));
+        match error {
+            // The byte as it is, which need not be text.
+            ProtocolError::ExpectedBulk { found } => {
+                self.error([b"ERR Protocol error: expected '$', got '", &[found][..], b"'"].concat());
+            }
+            error => self.error(format!("ERR {error}")),
+        }
     }
 
     /// A number.

@@ -1,7 +1,7 @@
 //! The error texts of Redis 7.0 that client libraries and scripts look for, each beginning with its code.
 //!
-//! Texts that quote what the client sent are functions over bytes: arguments need not be UTF-8. They quote at most
-//! 128 bytes, so that an error is never a way to make the server echo megabytes.
+//! Texts that quote what the client sent are functions over bytes: arguments need not be UTF-8. How much they quote is as
+//! in Redis.
 
 /// How much of a client's words an error repeats.
 const MAX_QUOTED_BYTES: usize = 128;
@@ -29,6 +29,8 @@ pub const NO_PROTOCOL: &str = "NOPROTO unsupported protocol version";
 pub const PROTOCOL_NOT_AN_INTEGER: &str = "ERR Protocol version is not an integer or out of range";
 /// `SELECT` of a database that does not exist.
 pub const DB_OUT_OF_RANGE: &str = "ERR DB index is out of range";
+/// A number that fits 64 bits where Redis has 32.
+pub const OUT_OF_INT_RANGE: &str = "ERR value is out of range, value must between -2147483648 and 2147483647";
 /// `SCAN` with a cursor that is no number.
 pub const INVALID_CURSOR: &str = "ERR invalid cursor";
 /// `MULTI` inside `MULTI`.
@@ -77,6 +79,11 @@ pub fn wrong_arity(name: &str) -> String {
 /// A time to live that is not positive or does not fit.
 pub fn invalid_expire_time(name: &str) -> String {
     format!("ERR invalid expire time in '{name}' command")
+}
+
+/// A text around a word of the client, which is shown in full: Redis cuts only the names of commands.
+pub fn quoting(before: &str, word: &[u8], after: &str) -> Vec<u8> {
+    [before.as_bytes(), quotable(word, word.len()), after.as_bytes()].concat()
 }
 
 /// The part of a client's word that is shown. A zero byte ends it, as it ends a text in Redis.

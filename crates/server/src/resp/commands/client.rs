@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use quipu_wire::number::parse_i64;
 use quipu_wire::resp::{Arguments, Encoder, errors};
 
 use super::{Complaint, is_option};
@@ -22,9 +23,6 @@ pub fn answer(
     let subcommand = arguments.get(1).unwrap_or_default();
     let operands = arguments.tail(2);
     if is_option(subcommand, "info") {
-        if !operands.is_empty() {
-            return Err(errors::wrong_arity("client|info").into());
-        }
         encoder.verbatim(b"txt", line(&session.card, now_ms).as_bytes());
     } else if is_option(subcommand, "list") {
         let wanted = listed(operands)?;
@@ -70,7 +68,7 @@ fn line(card: &Card, now_ms: u64) -> String {
 /// Which connections a command is about; what is not given admits all.
 #[derive(Default)]
 struct Filter {
-    ids: Option<Vec<u64>>,
+    ids: Option<Vec<i64>>,
     peer: Option<String>,
     local: Option<String>,
     /// A type or user that no connection has.
@@ -80,7 +78,7 @@ struct Filter {
 impl Filter {
     fn admits(&self, card: &Card) -> bool {
         !self.nobody
-            && self.ids.as_ref().is_none_or(|ids| ids.contains(&card.id))
+            && self.ids.as_ref().is_none_or(|ids| ids.contains(&(card.id as i64)))
             && self.peer.as_ref().is_none_or(|peer| card.peer.to_string() == *peer)
             && self.local.as_ref().is_none_or(|local| card.local.to_string() == *local)
     }
@@ -93,7 +91,7 @@ impl Filter {
                 self.nobody = true;
                 Ok(())
             }
-            _ => Err([b"ERR Unknown client type '", name, b"'"].concat().into()),
+            _ => Err(errors::quoting("ERR Unknown client type '", name, "'").into()),
         }
     }
 }
@@ -104,7 +102,7 @@ fn listed(operands: Arguments<'_, '_>) -> Result<Filter, Complaint> {
         (_, 0) => {}
         (word, 2) if is_option(word, "type") => filter.restrict_type(operands.get(1).unwrap_or_default())?,
         (word, 2..) if is_option(word, "id") => {
-            let id = |text| client_id(text).ok_or("ERR Invalid client ID");
+            let id = |text| parse_i64(text).ok_or("ERR Invalid client ID");
             filter.ids = Some(operands.tail(1).iter().map(id).collect::<Result<_, _>>()?);
         }
         _ => return Err(errors::SYNTAX.into()),
@@ -119,7 +117,6 @@ fn kill(
     encoder: &mut Encoder<'_>,
 ) -> Result<bool, Complaint> {
     let (filter, skip_me, by_address) = match operands.len() {
-        0 => return Err(errors::wrong_arity("client|kill").into()),
         1 => {
             let peer = Some(String::from_utf8_lossy(operands.name()).into_owned());
             (Filter { peer, ..Filter::default() }, false, true)
@@ -156,22 +153,18 @@ fn killed(operands: Arguments<'_, '_>) -> Result<(Filter, bool), Complaint> {
         let text = || String::from_utf8_lossy(value).into_owned();
         match word.to_ascii_lowercase().as_slice() {
             b"id" => {
-                filter.ids = Some(vec![client_id(value).ok_or("ERR client-id should be greater than 0")?]);
+                let id = parse_i64(value).filter(|id| *id > 0);
+                filter.ids = Some(vec![id.ok_or("ERR client-id should be greater than 0")?]);
             }
             b"addr" => filter.peer = Some(text()),
             b"laddr" => filter.local = Some(text()),
             b"type" => filter.restrict_type(value)?,
             b"user" if value == b"default" => {}
-            b"user" => return Err([b"ERR No such user '", value, b"'"].concat().into()),
+            b"user" => return Err(errors::quoting("ERR No such user '", value, "'").into()),
             b"skipme" if is_option(value, "yes") => skip_me = true,
             b"skipme" if is_option(value, "no") => skip_me = false,
             _ => return Err(errors::SYNTAX.into()),
         }
     }
     Ok((filter, skip_me))
-}
-
-fn client_id(text: &[u8]) -> Option<u64> {
-    let id = quipu_wire::number::parse_i64(text)?;
-    u64::try_from(id).ok().filter(|id| *id > 0)
 }

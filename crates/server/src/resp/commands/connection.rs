@@ -1,6 +1,9 @@
 //! Commands about the connection itself.
 
+use quipu_wire::commands::Command;
+use quipu_wire::number::parse_i64;
 use quipu_wire::resp::{Arguments, Encoder, Protocol, errors};
+use quipu_wire::subcommands::encode_help;
 
 use super::{Complaint, Drafted, integer, is_option};
 use crate::resp::plan::Draft;
@@ -24,9 +27,11 @@ pub fn ping(draft: &mut Draft, session: &Session, arguments: Arguments<'_, '_>) 
 
 /// SELECT: there is only database 0.
 pub fn select(draft: &mut Draft, number: &[u8]) -> Drafted {
-    match integer(number)? {
-        0 => draft.fixed(b"+OK\r\n"),
-        _ => return Err(errors::DB_OUT_OF_RANGE.into()),
+    match parse_i64(number).map(i32::try_from) {
+        Some(Ok(0)) => draft.fixed(b"+OK\r\n"),
+        Some(Ok(_)) => return Err(errors::DB_OUT_OF_RANGE.into()),
+        Some(Err(_)) => return Err(errors::OUT_OF_INT_RANGE.into()),
+        None => return Err(errors::NOT_AN_INTEGER.into()),
     }
     Ok(())
 }
@@ -55,24 +60,21 @@ pub fn hello(draft: &mut Draft, session: &mut Session, arguments: Arguments<'_, 
             Protocol::from_number(number).ok_or(errors::NO_PROTOCOL)?
         }
     };
-    let (mut user, mut name) = (None, None);
+    let mut name = None;
     let options = arguments.tail(2);
     let mut at = 0;
     while let Some(option) = options.get(at) {
         let left = options.len() - at - 1;
         if is_option(option, "auth") && left >= 2 {
-            user = options.get(at + 1);
+            check_user(options.get(at + 1).unwrap_or_default())?;
             at += 3;
         } else if is_option(option, "setname") && left >= 1 {
             name = options.get(at + 1);
             check_name(name.unwrap_or_default(), "Client names")?;
             at += 2;
         } else {
-            return Err([b"ERR Syntax error in HELLO option '", option, b"'"].concat().into());
+            return Err(errors::quoting("ERR Syntax error in HELLO option '", option, "'").into());
         }
-    }
-    if let Some(user) = user {
-        check_user(user)?;
     }
     if let Some(name) = name {
         session.card.profile.lock().name = name.to_vec();
@@ -109,36 +111,33 @@ pub fn client(
     let subcommand = arguments.get(1).unwrap_or_default().to_ascii_lowercase();
     let operands = arguments.tail(2);
     let protocol = session.protocol;
-    match (subcommand.as_slice(), operands.len()) {
-        (b"id", 0) => {
+    match subcommand.as_slice() {
+        b"id" => {
             let id = session.card.id as i64;
             draft.literal(protocol, |encoder| encoder.integer(id));
         }
-        (b"getname", 0) => {
+        b"getname" => {
             let name = session.card.profile.lock().name.clone();
             draft.literal(
                 protocol,
                 |encoder| if name.is_empty() { encoder.null() } else { encoder.bulk(&name) },
             );
         }
-        (b"setname", 1) => {
+        b"setname" => {
             check_name(operands.name(), "Client names")?;
             session.card.profile.lock().name = operands.name().to_vec();
             draft.fixed(b"+OK\r\n");
         }
-        (b"setinfo", 2) => set_info(draft, session, operands)?,
+        b"setinfo" => set_info(draft, session, operands)?,
         // Nothing is evicted and reads leave no trace, so both are always on.
-        (b"no-evict" | b"no-touch", 1) => {
+        b"no-evict" | b"no-touch" => {
             if !is_option(operands.name(), "on") && !is_option(operands.name(), "off") {
                 return Err(errors::SYNTAX.into());
             }
             draft.fixed(b"+OK\r\n");
         }
-        (b"reply", 1) => reply(draft, session, operands.name())?,
-        (b"id" | b"getname" | b"setname" | b"setinfo" | b"no-evict" | b"no-touch" | b"reply", _) => {
-            let name = String::from_utf8_lossy(&subcommand);
-            return Err(errors::wrong_arity(&format!("client|{name}")).into());
-        }
+        b"reply" => reply(draft, session, operands.name())?,
+        b"help" => draft.literal(protocol, |encoder| encode_help(Command::Client, encoder)),
         _ => return Ok(false),
     }
     Ok(true)
@@ -152,7 +151,7 @@ fn set_info(draft: &mut Draft, session: &Session, operands: Arguments<'_, '_>) -
     } else if is_option(attribute, "lib-ver") {
         (&mut profile.library_version, "lib-ver")
     } else {
-        return Err([b"ERR Unrecognized option '", attribute, b"'"].concat().into());
+        return Err(errors::quoting("ERR Unrecognized option '", attribute, "'").into());
     };
     check_name(value, what)?;
     *place = value.to_vec();

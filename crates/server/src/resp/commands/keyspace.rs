@@ -86,7 +86,7 @@ fn expire_when(options: Arguments<'_, '_>) -> Result<ExpireWhen, Complaint> {
             () if is_option(option, "xx") => &mut some,
             () if is_option(option, "gt") => &mut later,
             () if is_option(option, "lt") => &mut earlier,
-            () => return Err([b"ERR Unsupported option ", option].concat().into()),
+            () => return Err(errors::quoting("ERR Unsupported option ", option, "").into()),
         };
         *flag = true;
     }

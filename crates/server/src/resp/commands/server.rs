@@ -2,13 +2,17 @@
 
 use std::sync::atomic::Ordering;
 
-use quipu_wire::commands::{COMMANDS, CommandSpec, lookup};
+use quipu_wire::commands::{COMMANDS, Command, CommandSpec, lookup};
 use quipu_wire::glob::matches_ignoring_case;
 use quipu_wire::resp::{Arguments, Encoder, errors};
+use quipu_wire::subcommands::encode_help;
 
 use super::{Complaint, is_option};
 use crate::resp::Shared;
 use crate::resp::admission::KEEP_ALIVE;
+
+/// Parameters that Redis does not let anyone set, not even to what they are.
+const IMMUTABLE: [&str; 2] = ["databases", "io-threads"];
 
 /// Answers COMMAND and its subcommands.
 pub fn command(arguments: Arguments<'_, '_>, encoder: &mut Encoder<'_>) -> Result<(), Complaint> {
@@ -17,8 +21,7 @@ pub fn command(arguments: Arguments<'_, '_>, encoder: &mut Encoder<'_>) -> Resul
     match (subcommand.as_slice(), operands.len()) {
         _ if arguments.len() == 1 => all(encoder),
         (b"info", 0) => all(encoder),
-        (b"count", 0) => encoder.integer(COMMANDS.len() as i64),
-        (b"count", _) => return Err(errors::wrong_arity("command|count").into()),
+        (b"count", _) => encoder.integer(COMMANDS.len() as i64),
         (b"info", _) => {
             encoder.array(operands.len());
             for name in operands.iter() {
@@ -37,8 +40,8 @@ pub fn command(arguments: Arguments<'_, '_>, encoder: &mut Encoder<'_>) -> Resul
             asked.iter().for_each(|spec| spec.encode_docs(encoder));
         }
         (b"list", _) => list(operands, encoder)?,
-        (b"getkeys", 0) => return Err(errors::wrong_arity("command|getkeys").into()),
         (b"getkeys", _) => keys(operands, encoder)?,
+        (b"help", _) => encode_help(Command::CommandInfo, encoder),
         _ => return Err(errors::unknown_subcommand("command", arguments.get(1).unwrap_or_default()).into()),
     }
     Ok(())
@@ -99,34 +102,53 @@ pub fn config(
 ) -> Result<(), Complaint> {
     let (subcommand, operands) =
         (arguments.get(1).unwrap_or_default().to_ascii_lowercase(), arguments.tail(2));
-    let arity = |name: &str| Err(errors::wrong_arity(&format!("config|{name}")).into());
-    match (subcommand.as_slice(), operands.len()) {
-        (b"get", 0) => return arity("get"),
-        (b"get", _) => {
-            let wanted =
-                |name: &str| operands.iter().any(|pattern| matches_ignoring_case(pattern, name.as_bytes()));
-            let found: Vec<_> = parameters(shared).into_iter().filter(|(name, _)| wanted(name)).collect();
+    match subcommand.as_slice() {
+        b"get" => {
+            let parameters = parameters(shared);
+            let found = asked(&parameters, operands);
             encoder.map(found.len());
             for (name, value) in found {
-                encoder.bulk(name.as_bytes());
+                encoder.bulk(&name);
                 encoder.bulk(value.as_bytes());
             }
         }
-        (b"set", count) if count == 0 || !count.is_multiple_of(2) => return arity("set"),
-        (b"set", _) => {
+        b"set" if !operands.len().is_multiple_of(2) => return Err(errors::SYNTAX.into()),
+        b"set" => {
             set(shared, operands)?;
             encoder.ok();
         }
-        (b"resetstat", 0) => {
+        b"resetstat" => {
             shared.statistics.reset();
             encoder.ok();
         }
-        (b"resetstat", _) => return arity("resetstat"),
-        (b"rewrite", 0) => return Err("ERR The server is running without a config file".into()),
-        (b"rewrite", _) => return arity("rewrite"),
+        b"rewrite" => return Err("ERR The server is running without a config file".into()),
+        b"help" => encode_help(Command::Config, encoder),
         _ => return Err(errors::unknown_subcommand("config", arguments.get(1).unwrap_or_default()).into()),
     }
     Ok(())
+}
+
+/// The parameters that any of the patterns asks for, each once. A name that is no pattern is answered as it was spelled.
+fn asked<'p>(
+    parameters: &'p [(&'static str, String)],
+    patterns: Arguments<'_, '_>,
+) -> Vec<(Vec<u8>, &'p String)> {
+    let mut found: Vec<(Vec<u8>, &String)> = Vec::new();
+    for pattern in patterns.iter() {
+        let is_pattern = pattern.iter().any(|byte| b"[*?".contains(byte));
+        for (name, value) in parameters {
+            let name = name.as_bytes();
+            let is_meant = if is_pattern {
+                matches_ignoring_case(pattern, name)
+            } else {
+                pattern.eq_ignore_ascii_case(name)
+            };
+            if is_meant && !found.iter().any(|(known, _)| known.eq_ignore_ascii_case(name)) {
+                found.push((if is_pattern { name } else { pattern }.to_vec(), value));
+            }
+        }
+    }
+    found
 }
 
 /// The parameters of Redis that clients and load generators ask for, with the values that describe this server.
@@ -164,15 +186,17 @@ fn set(shared: &Shared, operands: Arguments<'_, '_>) -> Result<(), Complaint> {
     while let (Some(word), Some(value)) = (words.next(), words.next()) {
         let found = parameters.iter().find(|(name, _)| word.eq_ignore_ascii_case(name.as_bytes()));
         let Some((name, current)) = found else {
-            return Err([b"ERR Unknown option or number of arguments for CONFIG SET - '", word, b"'"]
-                .concat()
-                .into());
+            let unknown = "ERR Unknown option or number of arguments for CONFIG SET - '";
+            return Err(errors::quoting(unknown, word, "'").into());
         };
-        let failed = |why: &str| {
-            Complaint::from(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"))
+        // Redis names what cannot be set as it was spelled, and what was set wrongly by its name.
+        let failed_as = |name: &[u8], why: &str| {
+            let failed = "ERR CONFIG SET failed (possibly related to argument '";
+            Complaint::from(errors::quoting(failed, name, &format!("') - {why}")))
         };
+        let failed = |why: &str| failed_as(name.as_bytes(), why);
         if seen.contains(name) {
-            return Err(failed("duplicate parameter"));
+            return Err(failed_as(word, "duplicate parameter"));
         }
         seen.push(name);
         if *name == "maxclients" {
@@ -182,8 +206,8 @@ fn set(shared: &Shared, operands: Arguments<'_, '_>) -> Result<(), Complaint> {
                 return Err(failed("argument must be between 1 and 4294967295 inclusive"));
             }
             connections_max = Some(number);
-        } else if value != current.as_bytes() {
-            return Err(failed("can't set immutable config"));
+        } else if IMMUTABLE.contains(name) || value != current.as_bytes() {
+            return Err(failed_as(word, "can't set immutable config"));
         }
     }
     if let Some(number) = connections_max {

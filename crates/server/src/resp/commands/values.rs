@@ -84,7 +84,14 @@ pub fn get_and_expire(draft: &mut Draft, arguments: Arguments<'_, '_>, now_ms: u
         }
     }
     let expiry = match deadline {
-        Some((deadline, text)) => deadline.positive(text, now_ms, "getex")?,
+        Some((deadline, text)) => match deadline.positive(text, now_ms, "getex") {
+            Ok(expiry) => expiry,
+            Err(complaint) => {
+                // Redis looks for the key first, and of one that is not there no time is wrong.
+                draft.request_or_complain(key, &complaint.0);
+                return Ok(());
+            }
+        },
         None if persist => Expiry::Clear,
         None => return get(draft, key),
     };

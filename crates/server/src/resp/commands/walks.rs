@@ -21,9 +21,7 @@ const KEYS_BYTES_MAX: usize = 32 * 1024 * 1024;
 
 /// Reads SCAN.
 pub fn scan(arguments: Arguments<'_, '_>) -> Result<Job, Complaint> {
-    let cursor = arguments.get(1).unwrap_or_default();
-    let cursor: u64 =
-        str::from_utf8(cursor).ok().and_then(|text| text.parse().ok()).ok_or(errors::INVALID_CURSOR)?;
+    let cursor = cursor(arguments.get(1).unwrap_or_default()).ok_or(errors::INVALID_CURSOR)?;
     let (mut pattern, mut count, mut only_strings) = (None, COUNT_DEFAULT, true);
     let mut words = arguments.tail(2).iter();
     while let Some(word) = words.next() {
@@ -41,6 +39,22 @@ pub fn scan(arguments: Arguments<'_, '_>) -> Result<Job, Complaint> {
         }
     }
     Ok(Job::Scan { cursor, pattern, count, matches_type: only_strings })
+}
+
+/// A cursor as C's `strtoul` reads it, which Redis leaves it to: a sign is taken, a zero byte ends it, nothing is 0.
+fn cursor(text: &[u8]) -> Option<u64> {
+    let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
+    let (is_negative, digits) = match text {
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        [] => return Some(0),
+        digits => (false, digits),
+    };
+    if !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let number: u64 = str::from_utf8(digits).ok()?.parse().ok()?;
+    Some(if is_negative { number.wrapping_neg() } else { number })
 }
 
 /// Carries out SCAN.
@@ -106,5 +120,34 @@ fn settle_all(counters: &dyn Counters, now_ms: u64) -> Result<(), Unavailable> {
         Execution::Done { offset } => counters.settle(offset),
         // Counting looks at no counter, so it has nothing to wait for.
         Execution::Pending => Err(Unavailable::Busy("the number of counters is not known yet".into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cursor;
+
+    #[test]
+    fn cursors() {
+        let cases: &[(&[u8], Option<u64>)] = &[
+            (b"0", Some(0)),
+            (b"007", Some(7)),
+            (b"18446744073709551615", Some(u64::MAX)),
+            (b"18446744073709551616", None),
+            (b"", Some(0)),
+            (b"+5", Some(5)),
+            (b"-1", Some(u64::MAX)),
+            (b"5\0x", Some(5)),
+            (b"\0", Some(0)),
+            (b"-", None),
+            (b"+", None),
+            (b"--1", None),
+            (b" 1", None),
+            (b"1 ", None),
+            (b"0x10", None),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(cursor(text), *expected, "{}", text.escape_ascii());
+        }
     }
 }
