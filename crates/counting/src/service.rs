@@ -26,10 +26,14 @@ pub enum Unavailable {
     /// The disk is full; nothing was changed.
     #[error("the disk is full: {0}; nothing was changed, free some space and retry")]
     Full(String),
-    /// A write or sync failed, or what lies on disk cannot be read. What was acknowledged is safe; this request's
-    /// outcome is unknown until a restart has read the log.
+    /// A write or sync of the log failed. What was acknowledged is safe; this request's outcome is unknown until a
+    /// restart has read the log.
     #[error("the data folder failed: {0}; outcome unknown, retry with the same request id")]
     Failed(String),
+    /// What the request needs lies on disk and cannot be read, or could not be written out to make room; nothing was
+    /// changed.
+    #[error("the data folder cannot be used: {0}; nothing was changed, retry later")]
+    Unreadable(String),
     /// More work than can be queued.
     #[error("overloaded, nothing was changed: {0}; retry later")]
     Busy(String),

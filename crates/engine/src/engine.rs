@@ -371,10 +371,11 @@ impl Counters for Engine {
     }
 }
 
+/// What the fronts are told when the cold store did not do its part. A batch that needs it has not run yet.
 pub(crate) fn cold_unavailable(error: ColdError) -> Unavailable {
     match error {
         ColdError::Full { .. } => Unavailable::Full(error.to_string()),
-        other => Unavailable::Failed(other.to_string()),
+        other => Unavailable::Unreadable(other.to_string()),
     }
 }
 

@@ -1,7 +1,6 @@
 //! Lists of counters.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
@@ -9,39 +8,27 @@ use quipu_counting::{ListOrder, ListPage, Listing, Unavailable};
 use quipu_wire::json::cursor;
 use quipu_wire::json::problem::Problem;
 use quipu_wire::json::reply::ListBody;
-use tokio::sync::Semaphore;
 
 use super::App;
-use super::answer::{self, Answer};
-use super::extract::Parameters;
+use super::answer::{self, Answer, Refused};
+use super::parameters::Parameters;
 
 /// Counters of a page where the call does not say.
 const LIMIT_DEFAULT: usize = 100;
 /// The most counters of a page: a reply of some megabytes.
 const LIMIT_MAX: usize = 10_000;
-/// Walks at the same time. A walk reads memory and disk for as long as they last; more of them take from everybody
-/// else and make none faster.
-const WALKS_MAX: usize = 2;
-/// How long a walk waits for its turn.
-const TURN_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The turns of those who walk over many counters.
-pub struct Walks(Arc<Semaphore>);
-
-impl Default for Walks {
-    fn default() -> Walks {
-        Walks(Arc::new(Semaphore::new(WALKS_MAX)))
-    }
-}
+/// About what one counter takes in a reply, with a key of usual length.
+const REPLY_COUNTER_BYTES: usize = 256;
 
 pub async fn list(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     let listing = listing(uri.query())?;
     let order = listing.order;
-    let page = walk(&app, listing).await.map_err(|reason| Problem::unavailable(&reason))?;
-    Ok(answer::json(StatusCode::OK, &ListBody::of(order, &page)))
+    let room = app.load.reserve(listing.limit * REPLY_COUNTER_BYTES)?;
+    let page = walk(&app, listing).await?;
+    Ok(answer::json_in(room, StatusCode::OK, &ListBody::of(order, &page)))
 }
 
-fn listing(query: Option<&str>) -> Result<Listing, Problem> {
+fn listing(query: Option<&str>) -> Result<Listing, Refused> {
     let parameters = Parameters::parse(query, &["prefix", "cursor", "limit", "order"])?;
     let order = parameters.read(
         "order",
@@ -63,18 +50,16 @@ fn listing(query: Option<&str>) -> Result<Listing, Problem> {
 }
 
 /// A walk reads from disk, so it must not hold a thread that others are served by.
-async fn walk(app: &Arc<App>, listing: Listing) -> Result<ListPage, Unavailable> {
-    let turn = tokio::time::timeout(TURN_TIMEOUT, Arc::clone(&app.walks.0).acquire_owned()).await;
-    let Ok(Ok(turn)) = turn else {
-        return Err(Unavailable::Busy("too many lists of counters are being made".to_owned()));
-    };
+async fn walk(app: &Arc<App>, listing: Listing) -> Result<ListPage, Refused> {
+    let turn = app.load.walk().await?;
     let app = Arc::clone(app);
     let walked = tokio::task::spawn_blocking(move || {
         let page = app.counters.list(&listing, app.clock.now_ms());
         drop(turn);
         page
     });
-    walked.await.unwrap_or_else(|error| Err(Unavailable::Failed(error.to_string())))
+    let page = walked.await.unwrap_or_else(|error| Err(Unavailable::Unreadable(error.to_string())));
+    page.map_err(|reason| Problem::unavailable(&reason).into())
 }
 
 #[cfg(test)]
@@ -114,8 +99,8 @@ mod tests {
             &format!("order=key&cursor={by_value}"),
             &format!("cursor={by_value}"),
         ] {
-            let problem = listing(Some(query)).unwrap_err();
-            assert_eq!(problem.reason, "malformed", "{query}");
+            let refused = listing(Some(query)).unwrap_err();
+            assert_eq!(refused.problem().reason, "malformed", "{query}");
         }
     }
 }

@@ -2,25 +2,24 @@
 //! counts behind the router; only the sockets are missing.
 
 mod outages;
+mod protocol;
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, Response};
 use quipu_counting::Counters;
 use quipu_engine::{Engine, Options};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tower::ServiceExt;
 
-use super::{App, Walks, router};
+use super::{App, Front, Limits, Load};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::serve::Health;
 
 struct Api {
-    router: Router,
+    front: Front,
     health: Arc<Health>,
     /// Kept as long as the engine needs it.
     _data: Option<TempDir>,
@@ -44,15 +43,16 @@ impl Api {
 
     fn over(counters: Arc<dyn Counters>, x_request_id: bool) -> Api {
         let health = Arc::new(Health::default());
+        let load = Arc::new(Load::new(Limits { in_flight_max: 2, ..Limits::default() }));
         let app = App {
             counters: Arc::clone(&counters),
             clock: Arc::new(Clock::new()),
-            metrics: Arc::new(Metrics::new(counters, None)),
+            metrics: Arc::new(Metrics::new(counters, None, Some(Arc::clone(&load)))),
             health: Arc::clone(&health),
             x_request_id,
-            walks: Walks::default(),
+            load,
         };
-        Api { router: router(Arc::new(app)), health, _data: None }
+        Api { front: Front::new(Arc::new(app)), health, _data: None }
     }
 
     /// `call` is `METHOD path`; a path that begins with a slash is taken as it is, others lie under `/api/v1/`.
@@ -60,11 +60,14 @@ impl Api {
         let (method, path) = call.split_once(' ').unwrap();
         let path = if path.starts_with('/') { path.to_owned() } else { format!("/api/v1/{path}") };
         let mut request = Request::builder().method(method).uri(path);
+        if !headers.iter().any(|(name, _)| *name == "host") {
+            request = request.header("host", "quipu");
+        }
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
         let request = request.body(Body::from(body.to_owned())).unwrap();
-        let (parts, body) = self.router.clone().oneshot(request).await.unwrap().into_parts();
+        let (parts, body) = self.front.answer(request).await.into_parts();
         let bytes = axum::body::to_bytes(body, usize::MAX).await.unwrap();
         let body =
             serde_json::from_slice(&bytes).unwrap_or(Value::String(String::from_utf8_lossy(&bytes).into()));

@@ -18,7 +18,7 @@ use super::{cursor, text_if_large};
 use crate::refusal::{Presentation, of_refusal};
 
 /// A counter's name in a reply.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum KeyName {
     /// It is UTF-8.
@@ -38,7 +38,7 @@ impl KeyName {
 }
 
 /// A counter as a read shows it.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CounterBody {
     #[serde(flatten)]
@@ -80,7 +80,7 @@ impl CounterBody {
 }
 
 /// A counter after a change that was accepted.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ChangeBody {
     #[serde(flatten)]
@@ -106,7 +106,7 @@ impl ChangeBody {
 }
 
 /// One item of a batch that was refused: a change that was not accepted, and why.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RefusedItem {
     #[serde(flatten)]
@@ -130,7 +130,7 @@ impl RefusedItem {
 }
 
 /// The outcome of one item of a batch.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 pub enum ItemBody {
     /// A read.
@@ -152,14 +152,14 @@ impl ItemBody {
 }
 
 /// The outcomes of a batch, in the order of its items.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct ResultsBody {
     /// One for each item.
     pub results: Vec<ItemBody>,
 }
 
 /// One page of a list of counters.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct ListBody {
     /// In the order asked for.
     pub counters: Vec<CounterBody>,
@@ -179,7 +179,7 @@ impl ListBody {
 }
 
 /// One policy.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyReply {
     #[serde(flatten)]
@@ -212,7 +212,7 @@ impl PolicyReply {
 }
 
 /// A pattern in a reply.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum PatternName {
     /// It is UTF-8.
@@ -232,14 +232,14 @@ impl PatternName {
 }
 
 /// All policies.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct PoliciesBody {
     /// In the order of their patterns.
     pub policies: Vec<PolicyReply>,
 }
 
 /// The answer to the removal of a policy.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct PolicyRemoved {
     /// Which pattern.
     #[serde(flatten)]
