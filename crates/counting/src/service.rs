@@ -5,6 +5,7 @@
 //! [`Execution::Pending`] and is finished elsewhere.
 
 use crate::batch::Batch;
+use crate::listing::{ListPage, Listing};
 use crate::policy::{Policies, Policy};
 
 /// How a batch went.
@@ -25,10 +26,14 @@ pub enum Unavailable {
     /// The disk is full; nothing was changed.
     #[error("the disk is full: {0}; nothing was changed, free some space and retry")]
     Full(String),
-    /// A write or sync failed, or what lies on disk cannot be read. What was acknowledged is safe; this request's
-    /// outcome is unknown until a restart has read the log.
+    /// A write or sync of the log failed. What was acknowledged is safe; this request's outcome is unknown until a
+    /// restart has read the log.
     #[error("the data folder failed: {0}; outcome unknown, retry with the same request id")]
     Failed(String),
+    /// What the request needs lies on disk and cannot be read, or could not be written out to make room; nothing was
+    /// changed.
+    #[error("the data folder cannot be used: {0}; nothing was changed, retry later")]
+    Unreadable(String),
     /// More work than can be queued.
     #[error("overloaded, nothing was changed: {0}; retry later")]
     Busy(String),
@@ -73,6 +78,10 @@ pub trait Counters: Send + Sync {
     /// Walks over all keys: about `count` keys a call, starting with cursor 0. A key that exists during the
     /// whole walk is returned at least once. Blocks.
     fn scan(&self, cursor: u64, count: usize, now_ms: u64) -> Result<ScanPage, Unavailable>;
+
+    /// One page of a list of counters. In the orders of storage and of keys a counter that exists while all pages
+    /// are fetched is on exactly one of them, whatever is written meanwhile. Blocks.
+    fn list(&self, listing: &Listing, now_ms: u64) -> Result<ListPage, Unavailable>;
 
     /// Facts about the running service, by name, for INFO and /metrics.
     fn facts(&self) -> Vec<(&'static str, u64)>;

@@ -10,7 +10,9 @@ use std::sync::{Arc, OnceLock, Weak};
 use parking_lot::{Mutex, RwLock};
 use quipu_counting::service::{Finished, ScanPage};
 use quipu_counting::slot::PARTITIONS_MAX;
-use quipu_counting::{Batch, Counters, Execution, IdentityKey, Policies, Policy, Unavailable};
+use quipu_counting::{
+    Batch, Counters, Execution, IdentityKey, ListPage, Listing, Policies, Policy, Unavailable,
+};
 use quipu_store::cold::{ColdError, ColdOptions, ColdStore, LsmStore};
 use quipu_store::{Disk, Durability, Log, LogError, RealDisk, spawn_syncer};
 use quipu_wire::entry;
@@ -360,15 +362,20 @@ impl Counters for Engine {
         self.scan_page(cursor, count, now_ms)
     }
 
+    fn list(&self, listing: &Listing, now_ms: u64) -> Result<ListPage, Unavailable> {
+        self.list_page(listing, now_ms)
+    }
+
     fn facts(&self) -> Vec<(&'static str, u64)> {
         crate::facts::facts(self)
     }
 }
 
+/// What the fronts are told when the cold store did not do its part. A batch that needs it has not run yet.
 pub(crate) fn cold_unavailable(error: ColdError) -> Unavailable {
     match error {
         ColdError::Full { .. } => Unavailable::Full(error.to_string()),
-        other => Unavailable::Failed(other.to_string()),
+        other => Unavailable::Unreadable(other.to_string()),
     }
 }
 

@@ -1,9 +1,10 @@
 //! Settings, where they come from, and which one holds: a flag over the environment over the file over the default.
 //!
-//! Settings are a table ([`SETTINGS`]): the flags of `quipu serve`, the names in `quipu.toml`, the `QUIPU_*` variables,
+//! Settings are a table ([`settings`]): the flags of `quipu serve`, the names in `quipu.toml`, the `QUIPU_*` variables,
 //! the help and `quipu config show` all come from it. A layer holds text; only what wins is read as a number, a
 //! size or an address, and an error names the layer it stands in.
 
+mod http;
 pub(crate) mod units;
 
 use std::fmt;
@@ -15,6 +16,8 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use quipu_counting::slot::PARTITIONS_MAX;
 use quipu_store::Durability;
 
+use crate::http::Limits;
+
 /// What holds.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -24,6 +27,8 @@ pub struct Config {
     pub http_listen: SocketAddr,
     /// Whether `X-Request-Id` is a request id where `Idempotency-Key` is absent.
     pub http_x_request_id: bool,
+    /// What HTTP takes on at a time.
+    pub http: Limits,
     /// Where RESP listens.
     pub resp_listen: SocketAddr,
     /// Threads that serve RESP; 0 for the front's own choice.
@@ -63,7 +68,11 @@ pub struct Setting {
 }
 
 /// Everything that can be set.
-pub const SETTINGS: &[Setting] = &[
+pub fn settings() -> impl Iterator<Item = &'static Setting> {
+    SETTINGS.iter().chain(http::SETTINGS)
+}
+
+const SETTINGS: &[Setting] = &[
     Setting {
         name: "data",
         flag: "data",
@@ -295,12 +304,13 @@ pub fn load(
         };
         Resolved { setting, text, source }
     };
-    let resolved: Vec<Resolved> = SETTINGS.iter().map(resolve).collect();
+    let resolved: Vec<Resolved> = settings().map(resolve).collect();
     let mut config = blank();
     for Resolved { setting, text, source } in &resolved {
         (setting.read)(&mut config, text)
             .map_err(|error| anyhow::anyhow!("{source}: {}: {error}", setting.name))?;
     }
+    config.http.connections_max = config.connections_max;
     check_exposure(&config)?;
     Ok((config, resolved))
 }
@@ -315,6 +325,7 @@ fn blank() -> Config {
         data: PathBuf::new(),
         http_listen: nowhere,
         http_x_request_id: true,
+        http: Limits::default(),
         resp_listen: nowhere,
         resp_threads: 0,
         durability: Durability::Sync,
@@ -362,8 +373,8 @@ fn parse_file(text: &str) -> anyhow::Result<Vec<(&'static str, String)>> {
 }
 
 fn file_value(name: &str, value: &toml::Value) -> anyhow::Result<(&'static str, String)> {
-    let Some(setting) = SETTINGS.iter().find(|setting| setting.name == name) else {
-        let known: Vec<&str> = SETTINGS.iter().map(|setting| setting.name).collect();
+    let Some(setting) = settings().find(|setting| setting.name == name) else {
+        let known: Vec<&str> = settings().map(|setting| setting.name).collect();
         bail!("{name}: there is no such setting; there are {}", known.join(", "));
     };
     let text = match value {
@@ -386,8 +397,7 @@ pub struct Flags {
 
 impl clap::FromArgMatches for Flags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Flags, clap::Error> {
-        let given = SETTINGS
-            .iter()
+        let given = settings()
             .filter_map(|setting| Some((setting.name, matches.get_one::<String>(setting.flag)?.clone())))
             .collect();
         Ok(Flags { config: matches.get_one::<PathBuf>("config").cloned(), given })
@@ -406,7 +416,7 @@ impl clap::Args for Flags {
             .value_name("FILE")
             .value_parser(clap::value_parser!(PathBuf))
             .help("Configuration file, in TOML [env: QUIPU_CONFIG]");
-        SETTINGS.iter().fold(command.arg(file), |command, setting| {
+        settings().fold(command.arg(file), |command, setting| {
             let Setting { flag, help, default, variable, name, .. } = setting;
             let arg = Arg::new(*flag)
                 .long(*flag)

@@ -15,7 +15,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use quipu_counting::Counters;
 
-use crate::resp;
+use crate::{http, resp};
 
 /// The labels of a call.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -40,7 +40,11 @@ pub struct Metrics {
 
 impl Metrics {
     /// Metrics of a server that counts with `counters` and may have a RESP front.
-    pub fn new(counters: Arc<dyn Counters>, resp: Option<Arc<resp::Shared>>) -> Metrics {
+    pub fn new(
+        counters: Arc<dyn Counters>,
+        resp: Option<Arc<resp::Shared>>,
+        http: Option<Arc<http::Load>>,
+    ) -> Metrics {
         let mut registry = Registry::with_prefix("quipu");
         let calls = Family::<Call, Counter>::default();
         // From 50 microseconds, doubling, to 0.8 seconds: a reply from memory, one sync, a disk in trouble.
@@ -49,7 +53,7 @@ impl Metrics {
         });
         registry.register("http_requests", "Calls of the HTTP API by operation and result", calls.clone());
         registry.register("http_request_duration_seconds", "Time from head to reply", latencies.clone());
-        registry.register_collector(Box::new(Facts { counters, resp }));
+        registry.register_collector(Box::new(Facts { counters, resp, http }));
         Metrics { registry, calls, latencies }
     }
 
@@ -85,6 +89,7 @@ const GROWING: &[&str] = &[
 struct Facts {
     counters: Arc<dyn Counters>,
     resp: Option<Arc<resp::Shared>>,
+    http: Option<Arc<http::Load>>,
 }
 
 impl fmt::Debug for Facts {
@@ -98,6 +103,9 @@ impl Collector for Facts {
         for (name, value) in self.counters.facts() {
             let encode = if GROWING.contains(&name) { encode_counter } else { encode_gauge };
             encode(&mut encoder, name, "A fact of the engine", value)?;
+        }
+        if let Some(http) = &self.http {
+            encode_http(&mut encoder, http)?;
         }
         let Some(resp) = &self.resp else { return Ok(()) };
         let resp::Statistics { commands, connections_accepted, connections_rejected, waiting } =
@@ -117,6 +125,21 @@ impl Collector for Facts {
         let help = "RESP connections that wait for a counter on disk or for a slow command";
         encode_gauge(&mut encoder, "resp_waiting", help, waiting.load(Ordering::Relaxed))
     }
+}
+
+fn encode_http(encoder: &mut DescriptorEncoder<'_>, load: &http::Load) -> Result<(), fmt::Error> {
+    let connections = load.connections.load(Ordering::Relaxed) as u64;
+    encode_gauge(encoder, "http_connections", "Open HTTP connections", connections)?;
+    encode_gauge(encoder, "http_in_flight", "HTTP requests in flight", load.in_flight() as u64)?;
+    let help = "HTTP connections refused because there were too many";
+    encode_counter(
+        encoder,
+        "http_connections_rejected",
+        help,
+        load.connections_rejected.load(Ordering::Relaxed),
+    )?;
+    let help = "HTTP requests told to come again because there was too much";
+    encode_counter(encoder, "http_requests_shed", help, load.shed.load(Ordering::Relaxed))
 }
 
 fn encode_counter(

@@ -71,16 +71,19 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     let resp =
         RespServer::start(resp_options(config), resp_listener, Arc::clone(&counters), Arc::clone(&clock))
             .context("cannot serve RESP")?;
-    let metrics = Metrics::new(Arc::clone(&counters), Some(Arc::clone(resp.shared())));
+    let load = Arc::new(http::Load::new(config.http.clone()));
+    let metrics =
+        Metrics::new(Arc::clone(&counters), Some(Arc::clone(resp.shared())), Some(Arc::clone(&load)));
     let app = Arc::new(App {
         counters,
         clock,
         metrics: Arc::new(metrics),
         health: Arc::clone(&health),
         x_request_id: config.http_x_request_id,
+        load,
     });
-    let http = http::Server::start(&runtime, http_listener, http::router(app), config.connections_max)
-        .context("cannot serve HTTP")?;
+    let http =
+        http::Server::start(&runtime, http_listener, http::Front::new(app)).context("cannot serve HTTP")?;
     eprintln!(
         "quipu {} serves: http {}, resp {}, data {}, durability {}",
         env!("CARGO_PKG_VERSION"),

@@ -66,27 +66,120 @@ fn concurrent_clients_add_up() {
     assert_eq!(values, (1..=CLIENTS * EACH).collect::<Vec<_>>());
 }
 
+/// Whatever arrives, the answer is a problem, and nobody else notices.
 #[test]
 fn garbage_and_oversize_are_answered_and_harm_nobody() {
     let data = tempfile::tempdir().unwrap();
     let server = Server::start(data.path());
     let long_key = "k".repeat(200_000);
     let many_headers: String = (0..200).map(|n| format!("X-{n}: y\r\n")).collect();
-    for (bytes, statuses) in [
-        ("garbage\r\n\r\n".to_owned(), &[400][..]),
-        ("GET / HTTP/9.9\r\n\r\n".to_owned(), &[400, 505]),
-        (format!("GET /api/v1/counters/{long_key} HTTP/1.1\r\nConnection: close\r\n\r\n"), &[414, 431]),
-        (format!("GET /healthz HTTP/1.1\r\nHost: q\r\nConnection: close\r\n{many_headers}\r\n"), &[431]),
+    let good = "GET /healthz HTTP/1.1\r\nHost: q\r\n\r\n";
+    for (bytes, status, reason) in [
+        ("garbage\r\n\r\n".to_owned(), 400, "malformed"),
+        ("GET / HTTP/9.9\r\n\r\n".to_owned(), 400, "malformed"),
+        ("GET /healthz HTTP/1.1\r\nConnection: close\r\n\r\n".to_owned(), 400, "malformed"),
+        ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(), 505, "http-version"),
+        (format!("GET /api/v1/counters/{long_key} HTTP/1.1\r\nConnection: close\r\n\r\n"), 431, "too-large"),
+        (format!("GET /healthz HTTP/1.1\r\nHost: q\r\n{many_headers}\r\n"), 431, "too-large"),
         (
             "PUT /api/v1/counters/a HTTP/1.1\r\nHost: q\r\nConnection: close\r\nContent-Length: 2000000\r\n\r\n".to_owned(),
-            &[413],
+            413,
+            "too-large",
         ),
-        ("POST /api/v1/counters/a/increment HTTP/1.1\r\nHost: q\r\nContent-Length: -1\r\n\r\n".to_owned(), &[400]),
+        ("POST /api/v1/counters/a/increment HTTP/1.1\r\nHost: q\r\nContent-Length: -1\r\n\r\n".to_owned(), 400, "malformed"),
+        (
+            "POST /api/v1/counters/a/increment HTTP/1.1\r\nHost: q\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n".to_owned(),
+            400,
+            "malformed",
+        ),
+        (
+            "POST /api/v1/counters/a/increment HTTP/1.1\r\nHost: q\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\nzz\r\n".to_owned(),
+            400,
+            "malformed",
+        ),
     ] {
-        let reply = Response::parse(&exchange(server.http, bytes.as_bytes()));
-        assert!(statuses.contains(&reply.status), "{} for {}", reply.status, &bytes[..bytes.len().min(60)]);
+        // Alone, and behind a request that is answered first.
+        for before in ["", good] {
+            let answers = exchange(server.http, format!("{before}{bytes}").as_bytes());
+            let last = answers.windows(10).rposition(|window| window == b"HTTP/1.1 4" || window == b"HTTP/1.1 5").unwrap_or_default();
+            let (first, reply) = (&answers[..last], Response::parse(&answers[last..]));
+            let shown = &bytes[..bytes.len().min(60)];
+            assert_eq!(first.starts_with(b"HTTP/1.1 200"), !before.is_empty(), "{shown}");
+            assert_eq!((reply.status, &reply.json()["reason"]), (status, &json!(reason)), "{shown}");
+            assert_eq!(reply.header("content-type"), Some("application/problem+json"), "{shown}");
+            assert_eq!(reply.json()["requestId"].as_str(), reply.header("x-request-id"), "{shown}");
+        }
     }
     assert_eq!(server.request("GET", "/api/v1/counters/a", &[], "").json()["exists"], json!(false));
+}
+
+#[test]
+fn who_only_holds_a_place_is_given_up() {
+    let data = tempfile::tempdir().unwrap();
+    let timeouts = ["--http-head-timeout", "1s", "--http-body-timeout", "1s", "--http-idle-timeout", "2s"];
+    let server = Server::start_with(data.path(), &timeouts);
+    let answer = |sent: &str| {
+        let reply = exchange(server.http, sent.as_bytes());
+        (!reply.is_empty()).then(|| Response::parse(&reply))
+    };
+    let whole = "GET /healthz HTTP/1.1\r\nHost: q\r\n\r\n";
+    assert!(answer("").is_none(), "an idle connection is closed without a word");
+    assert_eq!(answer(whole).unwrap().status, 200, "so is one that was idle after its request");
+    for (sent, status) in [
+        ("GET /healthz HTTP/1.1\r\nHost:", 408),
+        ("PUT /api/v1/counters/a HTTP/1.1\r\nHost: q\r\nContent-Length: 9\r\n\r\n{", 408),
+    ] {
+        let reply = answer(sent).unwrap();
+        assert_eq!((reply.status, &reply.json()["reason"]), (status, &json!("too-slow")), "{sent}");
+    }
+}
+
+/// A client that asks for much and takes nothing loses its connection, not the server its memory.
+#[test]
+fn who_takes_nothing_is_given_up() {
+    let data = tempfile::tempdir().unwrap();
+    let server = Server::start_with(data.path(), &["--http-write-timeout", "1s"]);
+    let keys = vec!["\"k\""; 10_000].join(",");
+    let body = format!("{{\"keys\":[{keys}]}}");
+    let one = format!(
+        "POST /api/v1/counters/batch-get HTTP/1.1\r\nHost: q\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut stream = TcpStream::connect(server.http).unwrap();
+    // Until the server stops reading, because it cannot write; then it must end the connection.
+    while stream.write_all(one.as_bytes()).is_ok() {}
+}
+
+/// What is in flight when the server is told to stop ends; connections are told to close.
+#[test]
+fn a_stopping_server_answers_what_it_has_begun() {
+    let data = tempfile::tempdir().unwrap();
+    let server = Server::start(data.path());
+    let mut idle = TcpStream::connect(server.http).unwrap();
+    idle.write_all(b"GET /healthz HTTP/1.1\r\nHost: q\r\n\r\n").unwrap();
+    let mut seen = [0; 15];
+    idle.read_exact(&mut seen).unwrap();
+    let mut begun = TcpStream::connect(server.http).unwrap();
+    let head = "POST /api/v1/counters/a/increment HTTP/1.1\r\nHost: q\r\nContent-Length: 11\r\nExpect: 100-continue\r\n\r\n";
+    begun.write_all(head.as_bytes()).unwrap();
+    let mut goes_on = [0; 25];
+    begun.read_exact(&mut goes_on).unwrap();
+    assert_eq!(&goes_on, b"HTTP/1.1 100 Continue\r\n\r\n");
+
+    server.signal(rustix::process::Signal::TERM);
+    // The idle one is closed, which shows that draining has begun.
+    idle.read_to_end(&mut Vec::new()).unwrap();
+    begun.write_all(b"{\"delta\":5}").unwrap();
+    let mut reply = Vec::new();
+    begun.read_to_end(&mut reply).unwrap();
+    let reply = Response::parse(&reply);
+    assert_eq!((reply.status, &reply.json()["value"]), (200, &json!(5)));
+    assert_eq!(reply.header("connection"), Some("close"));
+    let (status, log) = {
+        let mut server = server;
+        server.wait()
+    };
+    assert!(status.success(), "{status} {log:?}");
 }
 
 #[test]

@@ -56,7 +56,7 @@ impl World {
     /// An error is no violation where a fault was planned.
     pub(crate) fn excuse(&mut self, error: Unavailable) -> Result<(), Violation> {
         match error {
-            Unavailable::Failed(_) if self.is_armed => {
+            Unavailable::Failed(_) | Unavailable::Unreadable(_) if self.is_armed => {
                 self.is_broken = true;
                 Ok(())
             }

@@ -17,6 +17,7 @@
 //! | 8 | too much at the moment: retry later |
 //! | 9 | the disk is full |
 //! | 10 | outcome unknown: retry with the same request id |
+//! | 11 | counters on disk cannot be read: nothing was changed, retry later |
 
 use quipu_counting::{Refusal, Unavailable};
 
@@ -57,6 +58,7 @@ pub const fn of_unavailable(reason: &Unavailable) -> &'static Presentation {
     match reason {
         Unavailable::Full(_) => &FULL,
         Unavailable::Failed(_) => &FAILED,
+        Unavailable::Unreadable(_) => &UNREADABLE,
         Unavailable::Busy(_) => &BUSY,
         Unavailable::Unsupported(_) => &UNSUPPORTED,
     }
@@ -128,6 +130,7 @@ static TOO_MANY_PRODUCERS: Presentation =
 
 static FULL: Presentation = row("FULL", "", false, 503, 9, true);
 static FAILED: Presentation = row("UNAVAILABLE", "", false, 504, 10, true);
+static UNREADABLE: Presentation = row("UNAVAILABLE", "", false, 503, 11, true);
 static BUSY: Presentation = row("BUSY", "", false, 503, 8, true);
 static UNSUPPORTED: Presentation = row("ERR", "", false, 400, 2, false);
 
@@ -168,6 +171,7 @@ mod tests {
         for reason in [
             Unavailable::Full("x".into()),
             Unavailable::Failed("x".into()),
+            Unavailable::Unreadable("x".into()),
             Unavailable::Busy("x".into()),
             Unavailable::Unsupported("x".into()),
         ] {

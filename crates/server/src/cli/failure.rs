@@ -50,8 +50,14 @@ impl Failure {
 }
 
 fn exit_code(status: u16, reason: &str) -> u8 {
-    let unavailable = [Unavailable::Full, Unavailable::Failed, Unavailable::Busy, Unavailable::Unsupported]
-        .map(|kind| kind(String::new()));
+    let unavailable = [
+        Unavailable::Full,
+        Unavailable::Failed,
+        Unavailable::Unreadable,
+        Unavailable::Busy,
+        Unavailable::Unsupported,
+    ]
+    .map(|kind| kind(String::new()));
     let refused = Refusal::ALL.iter().find(|refusal| refusal.code() == reason);
     let not_answered = unavailable.iter().find(|kind| unavailable_code(kind) == reason);
     match (refused, not_answered) {
@@ -98,6 +104,7 @@ mod tests {
             (503, "busy", 8),
             (503, "disk-full", 9),
             (504, "outcome-unknown", 10),
+            (503, "unavailable", 11),
             (400, "malformed", 2),
             (404, "no-such-policy", 2),
             (500, "", 1),

@@ -1,4 +1,4 @@
-use super::{Flags, SETTINGS, Setting, Source, load, parse_file};
+use super::{Flags, Setting, Source, load, parse_file, settings};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -105,9 +105,8 @@ fn other_machines_are_served_only_on_demand() {
 
 #[test]
 fn names_are_unique() {
-    let unique =
-        |name: fn(&Setting) -> &'static str| SETTINGS.iter().map(name).collect::<BTreeSet<_>>().len();
-    assert_eq!(unique(|setting| setting.name), SETTINGS.len());
-    assert_eq!(unique(|setting| setting.flag), SETTINGS.len());
-    assert_eq!(unique(|setting| setting.variable), SETTINGS.len());
+    let unique = |name: fn(&Setting) -> &'static str| settings().map(name).collect::<BTreeSet<_>>().len();
+    assert_eq!(unique(|setting| setting.name), settings().count());
+    assert_eq!(unique(|setting| setting.flag), settings().count());
+    assert_eq!(unique(|setting| setting.variable), settings().count());
 }

@@ -1,6 +1,9 @@
 //! Replies and problems as HTTP responses: status, body, and the headers a client acts on.
 
-use axum::http::header::{CONTENT_TYPE, ETAG, RETRY_AFTER};
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes};
+use axum::http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, ETAG, RETRY_AFTER};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use quipu_counting::Reply;
@@ -9,8 +12,12 @@ use quipu_wire::json::reply::{ChangeBody, CounterBody};
 use quipu_wire::json::request::BodyError;
 use serde::Serialize;
 
+use super::load::Room;
+
 /// Marks the first outcome told again.
 const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+/// Room for the reply about one counter with a key of usual length.
+const USUAL_BODY_BYTES: usize = 384;
 
 /// What a handler returns.
 pub type Answer = Result<Response, Refused>;
@@ -18,6 +25,14 @@ pub type Answer = Result<Response, Refused>;
 /// A problem on its way to the client.
 #[derive(Debug)]
 pub struct Refused(Box<Problem>);
+
+impl Refused {
+    /// What it is about.
+    #[cfg(test)]
+    pub fn problem(&self) -> &Problem {
+        &self.0
+    }
+}
 
 impl From<Problem> for Refused {
     fn from(problem: Problem) -> Refused {
@@ -32,33 +47,84 @@ impl From<BodyError> for Refused {
 }
 
 impl IntoResponse for Refused {
+    /// Status and headers; [`finish`] adds the body, when the request's name is known.
     fn into_response(self) -> Response {
         let problem = *self.0;
         let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let mut response = json(status, &problem);
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
+        let mut response = status.into_response();
         if let Some(ms) = problem.retry_after_ms {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(ms.div_ceil(1000)));
         }
+        response.extensions_mut().insert(Arc::new(problem));
         response
     }
 }
 
+/// Gives a problem its body. A status that says "no" without a problem, which only the framework could send, becomes
+/// one too.
+pub fn finish(mut response: Response, request_id: &HeaderValue) -> Response {
+    if response.status().as_u16() < 400 {
+        return response;
+    }
+    let problem = response.extensions_mut().remove::<Arc<Problem>>().and_then(Arc::into_inner);
+    let mut problem = problem.unwrap_or_else(|| {
+        let detail = response.status().canonical_reason().unwrap_or("the request was refused");
+        Problem::new(response.status().as_u16(), "refused", detail)
+    });
+    problem.request_id = request_id.to_str().ok().map(str::to_owned);
+    let headers = response.headers_mut();
+    headers.remove(CONTENT_LENGTH);
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
+    *response.body_mut() = Body::from(to_json(&problem));
+    response
+}
+
 /// A body as JSON.
 pub fn json(status: StatusCode, body: &impl Serialize) -> Response {
-    match serde_json::to_vec(body) {
-        Ok(bytes) => {
-            (status, [(CONTENT_TYPE, HeaderValue::from_static("application/json"))], bytes).into_response()
+    json_in(Room::default(), status, body)
+}
+
+/// A body that may be large, as JSON; its room is taken until it was sent.
+pub fn json_in(room: Room, status: StatusCode, body: &impl Serialize) -> Response {
+    let mut response = Response::new(held(to_json(body), room));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+fn held(bytes: Vec<u8>, room: Room) -> Body {
+    struct Held(Vec<u8>, #[expect(dead_code, reason = "dropped with the bytes")] Room);
+    impl AsRef<[u8]> for Held {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
         }
-        // Our bodies are plain structs with string keys; should one ever not serialize, the client learns that much.
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
+    if room.is_empty() { Body::from(bytes) } else { Body::from(Bytes::from_owner(Held(bytes, room))) }
+}
+
+/// Our bodies are structs of text and numbers: there is nothing in them that JSON cannot say.
+fn to_json(body: &impl Serialize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(USUAL_BODY_BYTES);
+    if let Err(error) = serde_json::to_writer(&mut bytes, body) {
+        tracing::error!(%error, "a reply cannot be written as JSON");
+    }
+    bytes
 }
 
 /// The answer to a read.
 pub fn counter(key: &[u8], reply: &Reply) -> Response {
     let mut response = json(StatusCode::OK, &CounterBody::of(key, reply));
     add_tag(&mut response, reply);
+    // A cache may keep it for its tag, and must ask each time.
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    response
+}
+
+/// The answer to a read of a counter in a state that the client knows.
+pub fn not_modified(reply: &Reply) -> Response {
+    let mut response = StatusCode::NOT_MODIFIED.into_response();
+    add_tag(&mut response, reply);
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     response
 }
 
@@ -82,9 +148,16 @@ pub fn mark_replayed(response: &mut Response) {
 
 /// The tag is birth and version, so that a counter deleted and made anew never matches an old tag.
 fn add_tag(response: &mut Response, reply: &Reply) {
-    if reply.exists
-        && let Ok(tag) = HeaderValue::from_str(&format!("\"{}-{}\"", reply.cell.birth, reply.cell.version))
-    {
+    if !reply.exists {
+        return;
+    }
+    let mut tag = Vec::with_capacity(24);
+    tag.push(b'"');
+    tag.extend_from_slice(itoa::Buffer::new().format(reply.cell.birth).as_bytes());
+    tag.push(b'-');
+    tag.extend_from_slice(itoa::Buffer::new().format(reply.cell.version).as_bytes());
+    tag.push(b'"');
+    if let Ok(tag) = HeaderValue::from_maybe_shared(Bytes::from(tag)) {
         response.headers_mut().insert(ETAG, tag);
     }
 }

@@ -12,28 +12,28 @@ use axum::response::IntoResponse;
 use quipu_counting::{Action, Batch, GroupKind, Refusal};
 use quipu_wire::json::problem::Problem;
 use quipu_wire::json::reply::{CounterBody, ItemBody, ResultsBody};
-use quipu_wire::json::request::{BATCH_ITEMS_MAX, BatchAddBody, BatchGetBody, BodyError};
+use quipu_wire::json::request::{BatchAddBody, BatchGetBody, BodyError};
 
 use super::App;
 use super::answer::{self, Answer, Refused};
 use super::execute::run;
 use super::extract::{Body, NoQuery, RequestId};
 
-pub async fn increment(
-    State(app): State<Arc<App>>,
-    RequestId(id): RequestId,
-    NoQuery: NoQuery,
-    body: Body,
-) -> Answer {
+/// About what one item takes in a reply, with a key of usual length.
+const REPLY_ITEM_BYTES: usize = 256;
+
+pub async fn increment(State(app): State<Arc<App>>, id: RequestId, NoQuery: NoQuery, body: Body) -> Answer {
     let body: BatchAddBody = body.parse()?;
-    let batch = run(&app, additions(&body, id.as_deref())?).await?;
+    check_length(&app, "items", body.items.len())?;
+    let room = app.load.reserve(body.items.len() * REPLY_ITEM_BYTES)?;
+    let batch = run(&app, additions(&body, id.bytes())?).await?;
     let replayed = batch.replies.iter().any(|reply| reply.duplicate);
     let results: Vec<ItemBody> = results(&batch, ItemBody::of_change);
     let mut response = match refused_item(&batch).filter(|_| body.atomic) {
         Some((index, refusal)) => {
             Refused::from(Problem::batch_refused(index, refusal, results)).into_response()
         }
-        None => answer::json(StatusCode::OK, &ResultsBody { results }),
+        None => answer::json_in(room, StatusCode::OK, &ResultsBody { results }),
     };
     // Independent items may be replays one by one, and say so themselves; the header speaks for the whole.
     if replayed && (body.atomic || batch.replies.iter().all(|reply| reply.duplicate)) {
@@ -43,11 +43,10 @@ pub async fn increment(
 }
 
 fn additions(body: &BatchAddBody, id: Option<&[u8]>) -> Result<Batch, BodyError> {
-    check_length("items", body.items.len())?;
     let mut batch = Batch::default();
     for (index, item) in body.items.iter().enumerate() {
-        let (key, add) = item.to_item(index)?;
-        match (&item.request_id, id) {
+        let (key, add) = item.0.to_item(index)?;
+        match (&item.0.request_id, id) {
             (Some(_), _) if body.atomic => {
                 let hint = "an atomic batch has one id, the header Idempotency-Key";
                 return Err(BodyError(format!("items[{index}]: `requestId`: {hint}")));
@@ -72,21 +71,23 @@ fn refused_item(batch: &Batch) -> Option<(usize, Refusal)> {
 
 pub async fn get(State(app): State<Arc<App>>, NoQuery: NoQuery, body: Body) -> Answer {
     let body: BatchGetBody = body.parse()?;
-    check_length("keys", body.keys.len())?;
+    check_length(&app, "keys", body.keys.len())?;
+    let room = app.load.reserve(body.keys.len() * REPLY_ITEM_BYTES)?;
     let mut batch = Batch::default();
     for (index, key) in body.keys.iter().enumerate() {
         batch.push(&key.to_key(index)?, Action::Read);
     }
     let batch = run(&app, batch).await?;
     let results = results(&batch, |key, reply| ItemBody::Counter(CounterBody::of(key, reply)));
-    Ok(answer::json(StatusCode::OK, &ResultsBody { results }))
+    Ok(answer::json_in(room, StatusCode::OK, &ResultsBody { results }))
 }
 
-fn check_length(field: &str, length: usize) -> Result<(), BodyError> {
-    match length {
-        1..=BATCH_ITEMS_MAX => Ok(()),
-        _ => Err(BodyError(format!("`{field}`: must have 1 to {BATCH_ITEMS_MAX} entries, not {length}"))),
+fn check_length(app: &App, field: &str, length: usize) -> Result<(), BodyError> {
+    let most = app.load.limits.batch_items_max;
+    if (1..=most).contains(&length) {
+        return Ok(());
     }
+    Err(BodyError(format!("`{field}`: must have 1 to {most} entries, not {length}")))
 }
 
 fn results(batch: &Batch, body: impl Fn(&[u8], &quipu_counting::Reply) -> ItemBody) -> Vec<ItemBody> {

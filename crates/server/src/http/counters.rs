@@ -2,113 +2,150 @@
 
 use std::sync::Arc;
 
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
-use quipu_counting::{Action, Batch};
+use axum::extract::State;
+use axum::http::Uri;
+use quipu_counting::{Action, Batch, Condition, Refusal, Reply};
 use quipu_wire::json::problem::Problem;
-use quipu_wire::json::request::{AddBody, Direction, NoFields, SetBody};
-use serde::Deserialize;
+use quipu_wire::json::request::{AddBody, BodyError, Direction, NoFields, SetBody};
 
 use super::App;
-use super::answer::{self, Answer};
+use super::answer::{self, Answer, Refused};
 use super::execute::run;
-use super::extract::{Body, Name, NoQuery, Precondition, RequestId};
+use super::extract::{Body, Name, NoQuery, RequestId};
+use super::parameters::Parameters;
+use super::preconditions::Precondition;
+
+/// How often a change under a condition on several tags is tried again when others change the counter meanwhile.
+const ATTEMPTS_MAX: usize = 8;
+
+pub async fn read(State(app): State<Arc<App>>, Name(key): Name, condition: Precondition, uri: Uri) -> Answer {
+    check_freshness(uri.query())?;
+    let reply = look(&app, &key).await?;
+    let live = reply.exists.then_some(&reply.cell);
+    match condition {
+        _ if condition.holds(live) => Ok(answer::counter(&key, &reply)),
+        Precondition::NoneOf(_) | Precondition::Simple(Condition::Absent) => Ok(answer::not_modified(&reply)),
+        _ => {
+            Err(Problem::new(412, "condition-unmet", "the counter is not in a state that If-Match names")
+                .into())
+        }
+    }
+}
 
 /// How fresh a read must be. Reads here are always strong, which satisfies every wish, but a misspelled wish is refused.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Freshness {
-    #[serde(default, rename = "consistency")]
-    _consistency: Option<Consistency>,
-    #[serde(default, rename = "maxStalenessMs")]
-    _max_staleness_ms: Option<u64>,
+fn check_freshness(query: Option<&str>) -> Result<(), Refused> {
+    if query.is_none() {
+        return Ok(());
+    }
+    let parameters = Parameters::parse(query, &["consistency", "maxStalenessMs"])?;
+    let is_known = |text: &str| matches!(text, "strong" | "eventual").then_some(());
+    parameters.read("consistency", "strong or eventual", is_known)?;
+    parameters.read("maxStalenessMs", "a number of milliseconds", |text| text.parse::<u64>().ok())?;
+    Ok(())
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Consistency {
-    Strong,
-    Eventual,
-}
-
-pub async fn read(
-    State(app): State<Arc<App>>,
-    Name(key): Name,
-    freshness: Result<Query<Freshness>, QueryRejection>,
-) -> Answer {
-    freshness.map_err(|rejection| Problem::malformed(rejection.body_text()))?;
+async fn look(app: &App, key: &[u8]) -> Result<Reply, Refused> {
     let mut batch = Batch::default();
-    batch.push(&key, Action::Read);
-    let batch = run(&app, batch).await?;
-    Ok(answer::counter(&key, &batch.replies[0]))
+    batch.push(key, Action::Read);
+    let batch = run(app, batch).await?;
+    Ok(batch.replies[0])
 }
 
 pub async fn increment(
     State(app): State<Arc<App>>,
     Name(key): Name,
-    RequestId(id): RequestId,
-    Precondition(condition): Precondition,
+    id: RequestId,
+    condition: Precondition,
     NoQuery: NoQuery,
     body: Body,
 ) -> Answer {
-    let add = body.parse_or_default::<AddBody>()?.to_add(Direction::Up, condition)?;
-    change(&app, &key, id, Action::Add(add)).await
+    let body = body.parse_or_default::<AddBody>()?;
+    change(&app, &key, &id, &condition, |condition| Ok(Action::Add(body.to_add(Direction::Up, condition)?)))
+        .await
 }
 
 pub async fn decrement(
     State(app): State<Arc<App>>,
     Name(key): Name,
-    RequestId(id): RequestId,
-    Precondition(condition): Precondition,
+    id: RequestId,
+    condition: Precondition,
     NoQuery: NoQuery,
     body: Body,
 ) -> Answer {
-    let add = body.parse_or_default::<AddBody>()?.to_add(Direction::Down, condition)?;
-    change(&app, &key, id, Action::Add(add)).await
+    let body = body.parse_or_default::<AddBody>()?;
+    change(&app, &key, &id, &condition, |condition| Ok(Action::Add(body.to_add(Direction::Down, condition)?)))
+        .await
 }
 
 pub async fn set(
     State(app): State<Arc<App>>,
     Name(key): Name,
-    RequestId(id): RequestId,
-    Precondition(condition): Precondition,
+    id: RequestId,
+    condition: Precondition,
     NoQuery: NoQuery,
     body: Body,
 ) -> Answer {
-    let set = body.parse::<SetBody>()?.to_set(condition)?;
-    change(&app, &key, id, Action::Set(set)).await
+    let body = body.parse::<SetBody>()?;
+    change(&app, &key, &id, &condition, |condition| Ok(Action::Set(body.to_set(condition)?))).await
 }
 
 pub async fn reset(
     State(app): State<Arc<App>>,
     Name(key): Name,
-    RequestId(id): RequestId,
-    Precondition(condition): Precondition,
+    id: RequestId,
+    condition: Precondition,
     NoQuery: NoQuery,
     body: Body,
 ) -> Answer {
     body.parse_or_default::<NoFields>()?;
-    change(&app, &key, id, Action::Reset(condition)).await
+    change(&app, &key, &id, &condition, |condition| Ok(Action::Reset(condition))).await
 }
 
 pub async fn delete(
     State(app): State<Arc<App>>,
     Name(key): Name,
-    RequestId(id): RequestId,
-    Precondition(condition): Precondition,
+    id: RequestId,
+    condition: Precondition,
     NoQuery: NoQuery,
     body: Body,
 ) -> Answer {
     body.parse_or_default::<NoFields>()?;
-    change(&app, &key, id, Action::Delete(condition)).await
+    change(&app, &key, &id, &condition, |condition| Ok(Action::Delete(condition))).await
 }
 
-async fn change(app: &App, key: &[u8], id: Option<Vec<u8>>, action: Action) -> Answer {
+async fn change(
+    app: &App,
+    key: &[u8],
+    id: &RequestId,
+    precondition: &Precondition,
+    action: impl Fn(Condition) -> Result<Action, BodyError>,
+) -> Answer {
+    if let Precondition::Simple(condition) = precondition {
+        return Ok(answer::change(key, &attempt(app, key, id, action(*condition)?).await?));
+    }
+    if id.0.is_some() {
+        // A retry would find the counter in another state, and be another request.
+        let detail = "with an Idempotency-Key or X-Request-Id, If-Match takes one ETag or *, and If-None-Match takes *";
+        return Err(Problem::malformed(detail).into());
+    }
+    for _ in 0..ATTEMPTS_MAX {
+        let found = look(app, key).await?;
+        let live = found.exists.then_some(&found.cell);
+        let reply = attempt(app, key, id, action(precondition.in_state(live))?).await?;
+        // Refused although it held a moment ago: somebody was faster.
+        if reply.refusal != Some(Refusal::ConditionUnmet) || !precondition.holds(live) {
+            return Ok(answer::change(key, &reply));
+        }
+    }
+    Err(app.load.busy("others change this counter all the time; retry later, or name one ETag in If-Match"))
+}
+
+async fn attempt(app: &App, key: &[u8], id: &RequestId, action: Action) -> Result<Reply, Refused> {
     let mut batch = Batch::default();
-    match id {
-        Some(id) => batch.push_with_id(key, action, &id, 0),
+    match id.bytes() {
+        Some(id) => batch.push_with_id(key, action, id, 0),
         None => batch.push(key, action),
     };
     let batch = run(app, batch).await?;
-    Ok(answer::change(key, &batch.replies[0]))
+    Ok(batch.replies[0])
 }

@@ -2,28 +2,23 @@
 //! that names the part and what was expected.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::{Bytes, HttpBody};
-use axum::extract::rejection::BytesRejection;
 use axum::extract::{FromRequest, FromRequestParts, Request};
-use axum::http::header::{HOST, IF_MATCH, IF_NONE_MATCH, ORIGIN};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use http_body_util::BodyExt;
 use percent_encoding::percent_decode_str;
-use quipu_counting::{Condition, ID_BYTES_MAX, KEY_BYTES_MAX};
+use quipu_counting::{ID_BYTES_MAX, KEY_BYTES_MAX};
 use quipu_wire::json::problem::Problem;
 use quipu_wire::json::request::{self, BodyError};
 use serde::de::DeserializeOwned;
 
+use super::App;
 use super::answer::Refused;
-use super::{App, BODY_BYTES_MAX};
-
-/// How long a client may take to send a body. A megabyte takes seconds on the slowest line one would count over;
-/// someone who sends a byte a minute only holds a place.
-const BODY_TIMEOUT: Duration = Duration::from_secs(20);
+use super::content;
+use super::front::REQUEST_ID;
+use super::load::Room;
 
 /// The counter or pattern that the path names: `/api/v1/counters/{this}/...`, any bytes, percent-decoded.
 pub struct Name(pub Vec<u8>);
@@ -38,15 +33,20 @@ impl<S: Sync> FromRequestParts<S> for Name {
     }
 }
 
-fn decode_name(segment: &str) -> Result<Vec<u8>, String> {
-    let broken = segment.match_indices('%').find(|(at, _)| {
-        let digits = segment.as_bytes().get(at + 1..at + 3);
+/// The bytes of percent-encoded text.
+pub fn decode(text: &str) -> Result<Vec<u8>, String> {
+    let broken = text.match_indices('%').find(|(at, _)| {
+        let digits = text.as_bytes().get(at + 1..at + 3);
         !digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
     });
-    if let Some((at, _)) = broken {
-        return Err(format!("the % at byte {at} of the key in the path is not followed by two hex digits"));
+    match broken {
+        Some((at, _)) => Err(format!("the % at byte {at} is not followed by two hex digits")),
+        None => Ok(percent_decode_str(text).collect()),
     }
-    let name: Vec<u8> = percent_decode_str(segment).collect();
+}
+
+fn decode_name(segment: &str) -> Result<Vec<u8>, String> {
+    let name = decode(segment).map_err(|problem| format!("the key in the path: {problem}"))?;
     if name.is_empty() || name.len() > KEY_BYTES_MAX {
         return Err(format!("a key has 1 to {KEY_BYTES_MAX} bytes, not {}", name.len()));
     }
@@ -54,7 +54,14 @@ fn decode_name(segment: &str) -> Result<Vec<u8>, String> {
 }
 
 /// The id under which a retry is recognized, if the client gave one.
-pub struct RequestId(pub Option<Vec<u8>>);
+pub struct RequestId(pub Option<HeaderValue>);
+
+impl RequestId {
+    /// The id's bytes.
+    pub fn bytes(&self) -> Option<&[u8]> {
+        self.0.as_ref().map(HeaderValue::as_bytes)
+    }
+}
 
 impl FromRequestParts<Arc<App>> for RequestId {
     type Rejection = Refused;
@@ -64,12 +71,12 @@ impl FromRequestParts<Arc<App>> for RequestId {
     }
 }
 
-fn request_id(headers: &HeaderMap, x_request_id: bool) -> Result<Option<Vec<u8>>, String> {
-    let fallback = if x_request_id { Some("x-request-id") } else { None };
+fn request_id(headers: &HeaderMap, x_request_id: bool) -> Result<Option<HeaderValue>, String> {
+    let fallback = if x_request_id { Some(REQUEST_ID) } else { None };
     for name in ["idempotency-key"].into_iter().chain(fallback) {
         if let Some(value) = only(headers, &HeaderName::from_static(name))? {
             return match value.len() {
-                1..=ID_BYTES_MAX => Ok(Some(value.as_bytes().to_vec())),
+                1..=ID_BYTES_MAX => Ok(Some(value.clone())),
                 length => Err(format!("the header {name} must have 1 to {ID_BYTES_MAX} bytes, not {length}")),
             };
         }
@@ -83,37 +90,6 @@ fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a Head
         (value, None) => Ok(value),
         _ => Err(format!("the header {name} is given more than once")),
     }
-}
-
-/// What `If-Match` and `If-None-Match` demand of the counter before it is changed.
-pub struct Precondition(pub Condition);
-
-impl<S: Sync> FromRequestParts<S> for Precondition {
-    type Rejection = Refused;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Precondition, Refused> {
-        Ok(Precondition(precondition(&parts.headers).map_err(Problem::malformed)?))
-    }
-}
-
-fn precondition(headers: &HeaderMap) -> Result<Condition, String> {
-    let text = |name| Ok::<_, String>(only(headers, &name)?.map(HeaderValue::as_bytes));
-    match (text(IF_MATCH)?, text(IF_NONE_MATCH)?) {
-        (None, None) => Ok(Condition::Always),
-        (Some(b"*"), None) => Ok(Condition::Exists),
-        (Some(tag), None) => parse_tag(tag).ok_or_else(|| {
-            "the header If-Match must be * or one ETag as a reply gave it, like \"12-7\"".to_owned()
-        }),
-        (None, Some(b"*")) => Ok(Condition::Absent),
-        (None, Some(_)) => Err("the header If-None-Match must be *".to_owned()),
-        (Some(_), Some(_)) => Err("If-Match and If-None-Match cannot both hold; send one of them".to_owned()),
-    }
-}
-
-fn parse_tag(tag: &[u8]) -> Option<Condition> {
-    let tag = std::str::from_utf8(tag).ok()?.strip_prefix('"')?.strip_suffix('"')?;
-    let (birth, version) = tag.split_once('-')?;
-    Some(Condition::Tag { birth: birth.parse().ok()?, version: version.parse().ok()? })
 }
 
 /// For calls without query parameters: `increment?delta=5` that adds 1 would be worse than an error.
@@ -134,83 +110,75 @@ impl<S: Sync> FromRequestParts<S> for NoQuery {
 }
 
 /// The body, whole.
-pub struct Body(Bytes);
+pub struct Body {
+    bytes: Bytes,
+    /// Given back with the body.
+    _room: Room,
+}
 
 impl Body {
     /// As JSON that must be there.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, BodyError> {
-        request::parse(&self.0)
+        request::parse(&self.bytes)
     }
 
     /// As JSON; nothing at all counts as `{}`.
     pub fn parse_or_default<T: DeserializeOwned + Default>(&self) -> Result<T, BodyError> {
-        request::parse_or_default(&self.0)
+        request::parse_or_default(&self.bytes)
     }
 }
 
-impl<S: Send + Sync> FromRequest<S> for Body {
+impl FromRequest<Arc<App>> for Body {
     type Rejection = Refused;
 
-    async fn from_request(request: Request, state: &S) -> Result<Body, Refused> {
-        // Who announces too much is told before sending it.
-        if request.body().size_hint().lower() > BODY_BYTES_MAX as u64 {
-            return Err(too_large().into());
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Body, Refused> {
+        if request.body().is_end_stream() {
+            return Ok(Body { bytes: Bytes::new(), _room: Room::default() });
         }
-        let reading = Bytes::from_request(request, state);
-        match tokio::time::timeout(BODY_TIMEOUT, reading).await {
-            Ok(Ok(bytes)) => Ok(Body(bytes)),
-            Ok(Err(rejection)) => Err(unreadable_body(&rejection).into()),
+        content::check_type(request.headers())?;
+        content::check_encoding(request.headers())?;
+        let limits = &app.load.limits;
+        let size = request.body().size_hint();
+        // Who announces too much is told before sending it.
+        if size.lower() > limits.body_bytes_max as u64 {
+            return Err(too_large(limits.body_bytes_max));
+        }
+        let bytes_max = size.upper().and_then(|upper| usize::try_from(upper).ok());
+        let room = app.load.reserve(bytes_max.unwrap_or(limits.body_bytes_max))?;
+        let reading = collect(request.into_body(), limits.body_bytes_max);
+        match tokio::time::timeout(limits.body_timeout, reading).await {
+            Ok(bytes) => Ok(Body { bytes: bytes?, _room: room }),
             Err(_) => {
-                Err(Problem::new(408, "too-slow", "the body did not arrive in time; nothing was changed")
-                    .into())
+                let detail = "the body did not arrive in time; nothing was changed";
+                Err(Problem::new(408, "too-slow", detail).into())
             }
         }
     }
 }
 
-fn unreadable_body(rejection: &BytesRejection) -> Problem {
-    match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => too_large(),
-        _ => Problem::malformed(rejection.body_text()),
+/// All data of a body. One piece, which is the usual case, is not copied.
+async fn collect(mut body: axum::body::Body, bytes_max: usize) -> Result<Bytes, Refused> {
+    let mut whole = Bytes::new();
+    let mut pieces: Vec<u8> = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| Problem::malformed(format!("the body cannot be read: {error}")))?;
+        let Ok(piece) = frame.into_data() else { continue };
+        if whole.len() + pieces.len() + piece.len() > bytes_max {
+            return Err(too_large(bytes_max));
+        }
+        if whole.is_empty() && pieces.is_empty() {
+            whole = piece;
+        } else {
+            pieces.extend_from_slice(&std::mem::take(&mut whole));
+            pieces.extend_from_slice(&piece);
+        }
     }
+    Ok(if pieces.is_empty() { whole } else { pieces.into() })
 }
 
-fn too_large() -> Problem {
-    Problem::new(
-        413,
-        "too-large",
-        format!("the body has more than {BODY_BYTES_MAX} bytes; send smaller batches"),
-    )
-}
-
-/// A browser on the same machine reaches a loopback port, so any page it shows could count here. Browsers name the
-/// page's origin; a write from a page of another host is refused.
-pub async fn refuse_foreign_pages(request: Request, next: Next) -> Response {
-    let reads = matches!(*request.method(), Method::GET | Method::HEAD);
-    if !reads && is_foreign(request.headers()) {
-        let detail = "a web page of another origin may not change counters";
-        return Refused::from(Problem::new(403, "cross-origin", detail)).into_response();
-    }
-    next.run(request).await
-}
-
-fn is_foreign(headers: &HeaderMap) -> bool {
-    let Some(origin) = headers.get(ORIGIN) else { return false };
-    let host = headers.get(HOST).map(HeaderValue::as_bytes);
-    let origin_host =
-        origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, host)| host.as_bytes());
-    // A name can be made to point at this machine by whoever owns it; an address and `localhost` cannot.
-    origin_host.is_none() || origin_host != host || !host.is_some_and(names_this_machine)
-}
-
-fn names_this_machine(host: &[u8]) -> bool {
-    let Ok(host) = std::str::from_utf8(host) else { return false };
-    let name = match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
-        _ => host,
-    };
-    let address = name.trim_start_matches('[').trim_end_matches(']');
-    name.eq_ignore_ascii_case("localhost") || address.parse::<std::net::IpAddr>().is_ok()
+fn too_large(bytes_max: usize) -> Refused {
+    let detail = format!("the body has more than {bytes_max} bytes; send smaller batches");
+    Problem::new(413, "too-large", detail).into()
 }
 
 #[cfg(test)]
@@ -251,49 +219,21 @@ mod tests {
         let both: &[_] = &[("idempotency-key", "a"), ("x-request-id", "b")];
         for (given, x_request_id, expected) in [
             (&[][..], true, Ok(None)),
-            (both, true, Ok(Some(b"a".to_vec()))),
-            (&both[1..], true, Ok(Some(b"b".to_vec()))),
+            (both, true, Ok(Some("a"))),
+            (&both[1..], true, Ok(Some("b"))),
             (&both[1..], false, Ok(None)),
             (&[("idempotency-key", "")], true, Err(())),
             (&[("idempotency-key", "a"), ("idempotency-key", "b")], true, Err(())),
         ] {
-            assert_eq!(request_id(&headers(given), x_request_id).map_err(drop), expected, "{given:?}");
+            let found = request_id(&headers(given), x_request_id).map_err(drop);
+            assert_eq!(
+                found,
+                expected.map(|id: Option<&str>| id.map(|id| HeaderValue::from_str(id).unwrap())),
+                "{given:?}"
+            );
         }
         let mut long = HeaderMap::new();
         long.insert("idempotency-key", HeaderValue::from_str(&"i".repeat(256)).unwrap());
         assert!(request_id(&long, true).is_err());
-    }
-
-    #[test]
-    fn preconditions() {
-        for (given, expected) in [
-            (&[][..], Ok(Condition::Always)),
-            (&[("if-match", "\"12-7\"")], Ok(Condition::Tag { birth: 12, version: 7 })),
-            (&[("if-match", "*")], Ok(Condition::Exists)),
-            (&[("if-none-match", "*")], Ok(Condition::Absent)),
-            (&[("if-none-match", "\"12-7\"")], Err(())),
-            (&[("if-match", "12-7")], Err(())),
-            (&[("if-match", "W/\"12-7\"")], Err(())),
-            (&[("if-match", "\"1-1\", \"2-2\"")], Err(())),
-            (&[("if-match", "*"), ("if-none-match", "*")], Err(())),
-        ] {
-            assert_eq!(precondition(&headers(given)).map_err(drop), expected, "{given:?}");
-        }
-    }
-
-    #[test]
-    fn foreign_pages() {
-        for (given, foreign) in [
-            (&[("host", "localhost:7070")][..], false),
-            (&[("host", "localhost:7070"), ("origin", "http://localhost:7070")], false),
-            (&[("host", "localhost:7070"), ("origin", "https://example.com")], true),
-            (&[("host", "localhost:7070"), ("origin", "null")], true),
-            (&[("origin", "https://example.com")], true),
-            (&[("host", "127.0.0.1:7070"), ("origin", "http://127.0.0.1:7070")], false),
-            (&[("host", "[::1]:7070"), ("origin", "http://[::1]:7070")], false),
-            (&[("host", "evil.example:7070"), ("origin", "http://evil.example:7070")], true),
-        ] {
-            assert_eq!(is_foreign(&headers(given)), foreign, "{given:?}");
-        }
     }
 }

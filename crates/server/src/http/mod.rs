@@ -2,11 +2,13 @@
 //!
 //! | file | what it says |
 //! |---|---|
-//! | `connections` | accepts, limits, times out and drains connections |
-//! | `extract` | what a handler takes from a request: key, request id, precondition, body |
+//! | `connections`, `conversation` | accepts, limits, times out and drains connections |
+//! | `front` | what is done with every request before and after its handler |
+//! | `load` | limits, and how much there is at the moment |
+//! | `extract`, `parameters`, `preconditions`, `content`, `origin` | what is taken from a request, and what is refused |
 //! | `execute` | runs a batch and waits until its replies may be shown |
 //! | `answer` | replies and problems as responses |
-//! | `counters`, `batches`, `policies`, `status` | the handlers |
+//! | `counters`, `batches`, `list`, `policies`, `status` | the handlers |
 //!
 //! A handler runs its batch inline, on the thread that read the request; only what must wait (a counter on disk,
 //! the sync of the log) gives the thread back.
@@ -14,10 +16,18 @@
 mod answer;
 mod batches;
 mod connections;
+mod content;
+mod conversation;
 mod counters;
 mod execute;
 mod extract;
+mod front;
+mod list;
+mod load;
+mod origin;
+mod parameters;
 mod policies;
+mod preconditions;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -25,9 +35,7 @@ mod tests;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::DefaultBodyLimit;
-use axum::http::Uri;
-use axum::middleware;
+use axum::http::{Method, Uri};
 use axum::routing::{get, post};
 use quipu_counting::Counters;
 use quipu_wire::json::problem::Problem;
@@ -36,9 +44,8 @@ use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::serve::Health;
 pub use connections::Server;
-
-/// The largest body. Ten thousand items of a batch with keys of usual length fit.
-const BODY_BYTES_MAX: usize = 1 << 20;
+pub use front::Front;
+pub use load::{Limits, Load};
 
 /// What every handler reaches.
 pub struct App {
@@ -52,13 +59,16 @@ pub struct App {
     pub health: Arc<Health>,
     /// Whether `X-Request-Id` names a request where `Idempotency-Key` is absent.
     pub x_request_id: bool,
+    /// What is bounded, and how much there is of it.
+    pub load: Arc<Load>,
 }
 
-/// All routes.
-pub fn router(app: Arc<App>) -> Router {
+/// All routes. [`Front`] stands before them.
+fn router(app: Arc<App>) -> Router {
     // A counter may be called `batch-get`: every method that is not the batch's own still means the counter.
     let counter = || get(counters::read).put(counters::set).delete(counters::delete);
     Router::new()
+        .route("/api/v1/counters", get(list::list))
         .route("/api/v1/counters/batch-increment", counter().post(batches::increment))
         .route("/api/v1/counters/batch-get", counter().post(batches::get))
         .route("/api/v1/counters/{key}", counter())
@@ -67,14 +77,11 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/api/v1/counters/{key}/reset", post(counters::reset))
         .route("/api/v1/policies", get(policies::list))
         .route("/api/v1/policies/{pattern}", get(policies::read).put(policies::set).delete(policies::delete))
-        .route_layer(middleware::from_fn_with_state(Arc::clone(&app), status::measure))
         .route("/healthz", get(status::healthz))
         .route("/readyz", get(status::readyz))
         .route("/metrics", get(status::metrics))
         .method_not_allowed_fallback(no_such_method)
         .fallback(no_such_route)
-        .layer(middleware::from_fn(extract::refuse_foreign_pages))
-        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .with_state(app)
 }
 
@@ -86,11 +93,7 @@ async fn no_such_route(uri: Uri) -> answer::Refused {
     Problem::new(404, "no-such-route", detail).into()
 }
 
-async fn no_such_method(method: axum::http::Method, uri: Uri) -> answer::Refused {
-    Problem::new(
-        405,
-        "method-not-allowed",
-        format!("{method} is not possible on {}; see the header Allow", uri.path()),
-    )
-    .into()
+async fn no_such_method(method: Method, uri: Uri) -> answer::Refused {
+    let detail = format!("{method} is not possible on {}; see the header Allow", uri.path());
+    Problem::new(405, "method-not-allowed", detail).into()
 }

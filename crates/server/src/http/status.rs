@@ -1,12 +1,10 @@
 //! What operators and orchestrators ask: is it alive, is it ready, how is it doing.
 
 use std::sync::Arc;
-use std::time::Instant;
 
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, Method, StatusCode};
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use quipu_wire::json::problem::Problem;
 
@@ -33,44 +31,36 @@ pub async fn metrics(State(app): State<Arc<App>>) -> Response {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
             ([(CONTENT_TYPE, HeaderValue::from_static(kind))], text).into_response()
         }
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+        Err(error) => Refused::from(Problem::new(500, "failed", error.to_string())).into_response(),
     }
 }
 
-/// Counts and times one call of the API.
-pub async fn measure(
-    State(app): State<Arc<App>>,
-    path: MatchedPath,
-    request: Request,
-    next: Next,
-) -> Response {
-    let operation = operation(request.method(), path.as_str());
-    let begin = Instant::now();
-    let response = next.run(request).await;
-    app.metrics.observe(operation, result(response.status()), begin.elapsed());
-    response
-}
-
-fn operation(method: &Method, path: &str) -> &'static str {
-    let route = path.trim_start_matches("/api/v1/");
-    match (method.as_str(), route) {
-        ("POST", "counters/batch-increment") => "batch-increment",
-        ("POST", "counters/batch-get") => "batch-get",
-        ("POST", "counters/{key}/increment") => "increment",
-        ("POST", "counters/{key}/decrement") => "decrement",
-        ("POST", "counters/{key}/reset") => "reset",
-        (_, "policies" | "policies/{pattern}") => "policy",
-        ("GET" | "HEAD", _) => "get",
-        ("PUT", _) => "set",
-        ("DELETE", _) => "delete",
+/// What a call of the API is counted as; `None` for what is no such call.
+pub fn operation(method: &Method, path: &str) -> Option<&'static str> {
+    let mut parts = path.strip_prefix("/api/v1/")?.split('/');
+    let route = (parts.next()?, parts.next(), parts.next(), parts.next());
+    let operation = match (method.as_str(), route) {
+        ("POST", ("counters", Some(_), Some("increment"), None)) => "increment",
+        ("POST", ("counters", Some(_), Some("decrement"), None)) => "decrement",
+        ("POST", ("counters", Some(_), Some("reset"), None)) => "reset",
+        ("POST", ("counters", Some("batch-increment"), None, None)) => "batch-increment",
+        ("POST", ("counters", Some("batch-get"), None, None)) => "batch-get",
+        ("GET" | "HEAD", ("counters", None, None, None)) => "list",
+        ("GET" | "HEAD", ("counters", Some(_), None, None)) => "get",
+        ("PUT", ("counters", Some(_), None, None)) => "set",
+        ("DELETE", ("counters", Some(_), None, None)) => "delete",
+        (_, ("policies", _, None, None)) => "policy",
         _ => "other",
-    }
+    };
+    Some(operation)
 }
 
-fn result(status: StatusCode) -> &'static str {
+/// How a call went, for counting.
+pub fn result(status: StatusCode) -> &'static str {
     match status.as_u16() {
-        409 | 422 => "refused",
+        409 | 412 | 422 => "refused",
         504 => "unknown",
+        503 => "unavailable",
         500.. => "failed",
         400.. => "malformed",
         _ => "ok",

@@ -2,25 +2,24 @@
 //! counts behind the router; only the sockets are missing.
 
 mod outages;
+mod protocol;
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, Response};
 use quipu_counting::Counters;
 use quipu_engine::{Engine, Options};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tower::ServiceExt;
 
-use super::{App, router};
+use super::{App, Front, Limits, Load};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::serve::Health;
 
 struct Api {
-    router: Router,
+    front: Front,
     health: Arc<Health>,
     /// Kept as long as the engine needs it.
     _data: Option<TempDir>,
@@ -44,14 +43,16 @@ impl Api {
 
     fn over(counters: Arc<dyn Counters>, x_request_id: bool) -> Api {
         let health = Arc::new(Health::default());
+        let load = Arc::new(Load::new(Limits { in_flight_max: 2, ..Limits::default() }));
         let app = App {
             counters: Arc::clone(&counters),
             clock: Arc::new(Clock::new()),
-            metrics: Arc::new(Metrics::new(counters, None)),
+            metrics: Arc::new(Metrics::new(counters, None, Some(Arc::clone(&load)))),
             health: Arc::clone(&health),
             x_request_id,
+            load,
         };
-        Api { router: router(Arc::new(app)), health, _data: None }
+        Api { front: Front::new(Arc::new(app)), health, _data: None }
     }
 
     /// `call` is `METHOD path`; a path that begins with a slash is taken as it is, others lie under `/api/v1/`.
@@ -59,11 +60,14 @@ impl Api {
         let (method, path) = call.split_once(' ').unwrap();
         let path = if path.starts_with('/') { path.to_owned() } else { format!("/api/v1/{path}") };
         let mut request = Request::builder().method(method).uri(path);
+        if !headers.iter().any(|(name, _)| *name == "host") {
+            request = request.header("host", "quipu");
+        }
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
         let request = request.body(Body::from(body.to_owned())).unwrap();
-        let (parts, body) = self.router.clone().oneshot(request).await.unwrap().into_parts();
+        let (parts, body) = self.front.answer(request).await.into_parts();
         let bytes = axum::body::to_bytes(body, usize::MAX).await.unwrap();
         let body =
             serde_json::from_slice(&bytes).unwrap_or(Value::String(String::from_utf8_lossy(&bytes).into()));
@@ -350,6 +354,54 @@ async fn atomic_batches() {
 }
 
 #[tokio::test]
+async fn lists() {
+    let api = Api::new();
+    let body = r#"{"items":[{"key":"a/1","delta":5},{"key":"a/2","delta":9},{"key":"b","delta":9007199254740993},{"keyBase64":"YS//","delta":-1}]}"#;
+    api.expect("POST counters/batch-increment", &[], body, 200, json!({})).await;
+    let names = |reply: &Reply| -> Vec<String> {
+        let name = |counter: &Value| {
+            assert_eq!((&counter["exists"], &counter["exact"]), (&json!(true), &json!(true)), "{counter}");
+            counter["counterKey"].as_str().or(counter["keyBase64"].as_str()).unwrap().to_owned()
+        };
+        reply.body["counters"].as_array().unwrap().iter().map(name).collect()
+    };
+    for (query, expected) in [
+        ("?order=key", &["a/1", "a/2", "YS//", "b"][..]),
+        ("?order=value", &["b", "a/2", "a/1", "YS//"]),
+        ("?order=key&prefix=a%2F", &["a/1", "a/2", "YS//"]),
+        ("?order=value&prefix=a/&limit=1", &["a/2"]),
+        ("?order=key&prefix=a/%ff", &["YS//"]),
+        ("?prefix=c", &[]),
+    ] {
+        let reply = api.expect(&format!("GET counters{query}"), &[], "", 200, json!({})).await;
+        assert_eq!(names(&reply), expected, "{query}");
+        assert_eq!(reply.body["cursor"].is_null(), !query.contains("limit=1"), "{query}");
+    }
+    for order in ["", "&order=key", "&order=value"] {
+        let (mut seen, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let call = format!("GET counters?limit=1{order}&cursor={cursor}");
+            let reply = api.expect(&call, &[], "", 200, json!({})).await;
+            seen.extend(names(&reply));
+            match reply.body["cursor"].as_str() {
+                Some(next) => cursor = next.to_owned(),
+                None => break,
+            }
+        }
+        seen.sort();
+        assert_eq!(seen, ["YS//", "a/1", "a/2", "b"], "{order}");
+    }
+    let large = api.send("GET counters?prefix=b", &[], "").await;
+    assert_eq!(large.body["counters"][0]["valueText"], json!("9007199254740993"));
+    for query in
+        ["?order=age", "?limit=0", "?limit=10001", "?cursor=nonsense", "?offset=3", "?limit=1&limit=2"]
+    {
+        api.expect(&format!("GET counters{query}"), &[], "", 400, json!({"reason": "malformed"})).await;
+    }
+    api.expect("POST counters", &[], "{}", 405, json!({})).await;
+}
+
+#[tokio::test]
 async fn policies_hold() {
     let api = Api::new();
     for (call, body, status, fields) in [
@@ -410,7 +462,7 @@ async fn refused_requests_say_why() {
         ("POST counters/batch-increment", r#"{"items":[{"key":"a"},{"key":""}]}"#, 400, "items[1]: `key`"),
         ("POST counters/batch-get", r#"{"keys":[]}"#, 400, "`keys`"),
         ("GET counters/a/b", "", 404, "%2F"),
-        ("GET counters", "", 404, "there is nothing at"),
+        ("GET counter", "", 404, "there is nothing at"),
         ("POST counters/a", "", 405, "POST is not possible"),
         ("GET counters/a/increment", "", 405, "GET is not possible"),
         ("PATCH counters/a", "", 405, "PATCH"),

@@ -13,14 +13,14 @@ pub const PROBLEM_JSON: &str = "application/problem+json";
 pub const RETRY_AFTER_MS: u64 = 1000;
 
 /// Why a request was not done.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Problem {
     /// A name for the kind of problem; the last part is `reason`.
     #[serde(rename = "type")]
     kind: String,
     /// What `status` is called.
-    title: &'static str,
+    pub title: &'static str,
     /// The HTTP status, here too, because a body travels further than its status line.
     pub status: u16,
     /// What happened and what to do, in one sentence.
@@ -30,6 +30,9 @@ pub struct Problem {
     /// When to come again, where coming again helps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
+    /// The request's name, as the header `X-Request-Id` of the reply gives it too: what to look for in logs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<String>,
     /// The counter as it stands, `accepted: false` and `applied: 0`, where a rule of counting refused.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     change: Option<Box<ChangeBody>>,
@@ -48,6 +51,7 @@ impl Problem {
             detail: detail.into(),
             reason,
             retry_after_ms: (status == 503).then_some(RETRY_AFTER_MS),
+            request_id: None,
             change: None,
             results: None,
         }
@@ -85,6 +89,7 @@ pub const fn unavailable_code(reason: &Unavailable) -> &'static str {
     match reason {
         Unavailable::Full(_) => "disk-full",
         Unavailable::Failed(_) => OUTCOME_UNKNOWN,
+        Unavailable::Unreadable(_) => "unavailable",
         Unavailable::Busy(_) => "busy",
         Unavailable::Unsupported(_) => "unsupported",
     }
@@ -96,14 +101,22 @@ pub const OUTCOME_UNKNOWN: &str = "outcome-unknown";
 fn title(status: u16) -> &'static str {
     match status {
         400 => "Bad Request",
+        403 => "Forbidden",
         404 => "Not Found",
         405 => "Method Not Allowed",
+        406 => "Not Acceptable",
         408 => "Request Timeout",
         409 => "Conflict",
+        412 => "Precondition Failed",
         413 => "Content Too Large",
+        414 => "URI Too Long",
+        415 => "Unsupported Media Type",
         422 => "Unprocessable Content",
+        431 => "Request Header Fields Too Large",
+        500 => "Internal Server Error",
         503 => "Service Unavailable",
         504 => "Gateway Timeout",
+        505 => "HTTP Version Not Supported",
         _ => "Error",
     }
 }
@@ -140,6 +153,7 @@ mod tests {
         let unavailable = [
             Unavailable::Full("x".into()),
             Unavailable::Failed("x".into()),
+            Unavailable::Unreadable("x".into()),
             Unavailable::Busy("x".into()),
             Unavailable::Unsupported("x".into()),
         ];

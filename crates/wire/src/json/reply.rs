@@ -3,21 +3,22 @@
 //! ```text
 //! a read     {"counterKey","value","version","updatedAt","kind","mode","exact","stalenessMs","exists"}
 //! a change   the same and {"accepted","applied","duplicate"}
+//! a list     {"counters":[...],"cursor"}: reads
 //! a batch    {"results":[...]}: changes, or refused items with "accepted":false, "reason", "status"
 //! a policy   {"pattern","min","max","saturate","ttlMs","disabled"}
 //! ```
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use quipu_counting::{NEVER, Policy, Refusal, Reply};
+use quipu_counting::{Cell, ListOrder, ListPage, NEVER, Policy, Refusal, Reply};
 use serde::Serialize;
 
-use super::text_if_large;
 use super::timestamp::rfc3339;
+use super::{cursor, text_if_large};
 use crate::refusal::{Presentation, of_refusal};
 
 /// A counter's name in a reply.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum KeyName {
     /// It is UTF-8.
@@ -37,7 +38,7 @@ impl KeyName {
 }
 
 /// A counter as a read shows it.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CounterBody {
     #[serde(flatten)]
@@ -79,7 +80,7 @@ impl CounterBody {
 }
 
 /// A counter after a change that was accepted.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ChangeBody {
     #[serde(flatten)]
@@ -105,7 +106,7 @@ impl ChangeBody {
 }
 
 /// One item of a batch that was refused: a change that was not accepted, and why.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RefusedItem {
     #[serde(flatten)]
@@ -129,7 +130,7 @@ impl RefusedItem {
 }
 
 /// The outcome of one item of a batch.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 pub enum ItemBody {
     /// A read.
@@ -151,14 +152,34 @@ impl ItemBody {
 }
 
 /// The outcomes of a batch, in the order of its items.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct ResultsBody {
     /// One for each item.
     pub results: Vec<ItemBody>,
 }
 
+/// One page of a list of counters.
+#[derive(Clone, Debug, Serialize)]
+pub struct ListBody {
+    /// In the order asked for.
+    pub counters: Vec<CounterBody>,
+    /// Where the next page goes on; `null` where there is none.
+    pub cursor: Option<String>,
+}
+
+impl ListBody {
+    /// The page.
+    pub fn of(order: ListOrder, page: &ListPage) -> ListBody {
+        let counter = |(key, cell): &(Vec<u8>, Cell)| CounterBody::of(key, &Reply::state(Some(*cell)));
+        ListBody {
+            counters: page.counters.iter().map(counter).collect(),
+            cursor: page.next().map(|place| cursor::encode(order, &place)),
+        }
+    }
+}
+
 /// One policy.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyReply {
     #[serde(flatten)]
@@ -191,7 +212,7 @@ impl PolicyReply {
 }
 
 /// A pattern in a reply.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum PatternName {
     /// It is UTF-8.
@@ -211,14 +232,14 @@ impl PatternName {
 }
 
 /// All policies.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct PoliciesBody {
     /// In the order of their patterns.
     pub policies: Vec<PolicyReply>,
 }
 
 /// The answer to the removal of a policy.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct PolicyRemoved {
     /// Which pattern.
     #[serde(flatten)]

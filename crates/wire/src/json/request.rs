@@ -2,13 +2,15 @@
 //! misspelled `max` that is skipped sells more than there is in stock.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::num::NonZeroU64;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use quipu_counting::{Add, Condition, Expiry, ID_BYTES_MAX, KEY_BYTES_MAX, Policy, Set};
 use serde::Deserialize;
-use serde::de::{self, DeserializeOwned, Deserializer, Visitor};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, DeserializeOwned, Deserializer, MapAccess, Visitor};
 
 use crate::number::parse_i64;
 
@@ -35,16 +37,43 @@ pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, BodyError> {
     if body.trim_ascii_start().first() != Some(&b'{') {
         return Err(BodyError("the body is not what was expected: a JSON object".to_owned()));
     }
+    // Keeping track of the path costs as much as reading; it is needed only to say what is wrong.
+    serde_json::from_slice(body).map_err(|error| explain::<T>(body, &error))
+}
+
+fn explain<T: DeserializeOwned>(body: &[u8], error: &serde_json::Error) -> BodyError {
     let mut deserializer = serde_json::Deserializer::from_slice(body);
-    let parsed = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
+    match serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
+        // What follows the object is at fault.
+        Ok(_) => BodyError(error.to_string()),
         // The path is "." where the object itself is at fault; the inner message then says all.
-        match error.path().to_string().as_str() {
+        Err(error) => match error.path().to_string().as_str() {
             "." => BodyError(error.inner().to_string()),
             path => BodyError::field(path, error.inner()),
+        },
+    }
+}
+
+/// A JSON object within a body. By itself serde reads an array too.
+#[derive(Debug)]
+pub struct Object<T>(pub T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Object<T>, D::Error> {
+        struct ObjectVisitor<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
+            type Value = Object<T>;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+            }
         }
-    })?;
-    deserializer.end().map_err(|error| BodyError(error.to_string()))?;
-    Ok(parsed)
+        deserializer.deserialize_map(ObjectVisitor(PhantomData))
+    }
 }
 
 /// Reads a body whose fields are all optional, and which may itself be absent.
@@ -231,7 +260,7 @@ impl SetBody {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BatchAddBody {
     /// The additions, in order.
-    pub items: Vec<AddBody>,
+    pub items: Vec<Object<AddBody>>,
     /// All or none; otherwise each item stands alone.
     #[serde(default)]
     pub atomic: bool,
@@ -246,17 +275,40 @@ pub struct BatchGetBody {
 }
 
 /// A key within a body.
-#[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "expected a key as a string, or {\"keyBase64\": \"...\"}")]
+#[derive(Debug)]
 pub enum KeyBody {
     /// A key that is UTF-8.
     Text(String),
-    /// Any key.
-    #[serde(rename_all = "camelCase")]
-    Base64 {
-        /// The bytes in standard base64.
-        key_base64: String,
-    },
+    /// Any key, in standard base64.
+    Base64(String),
+}
+
+impl<'de> Deserialize<'de> for KeyBody {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<KeyBody, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase", deny_unknown_fields)]
+        struct Encoded {
+            key_base64: String,
+        }
+        struct KeyVisitor;
+        impl<'de> Visitor<'de> for KeyVisitor {
+            type Value = KeyBody;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a key as a string, or {\"keyBase64\": \"...\"}")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<KeyBody, E> {
+                Ok(KeyBody::Text(text.to_owned()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<KeyBody, A::Error> {
+                let encoded = Encoded::deserialize(MapAccessDeserializer::new(map))?;
+                Ok(KeyBody::Base64(encoded.key_base64))
+            }
+        }
+        deserializer.deserialize_any(KeyVisitor)
+    }
 }
 
 impl KeyBody {
@@ -264,7 +316,7 @@ impl KeyBody {
     pub fn to_key(&self, index: usize) -> Result<Vec<u8>, BodyError> {
         let bytes = match self {
             KeyBody::Text(text) => key_bytes(Some(text), None),
-            KeyBody::Base64 { key_base64 } => key_bytes(None, Some(key_base64)),
+            KeyBody::Base64(base64) => key_bytes(None, Some(base64)),
         };
         bytes.map_err(|error| BodyError(format!("keys[{index}]: {error}")))
     }
@@ -409,8 +461,8 @@ mod tests {
             parse(br#"{"items":[{"key":"a","delta":2,"requestId":"r"},{"keyBase64":"/w=="}],"atomic":true}"#)
                 .unwrap();
         assert!(body.atomic);
-        assert_eq!(body.items[0].to_item(0), Ok((b"a".to_vec(), Add::plain(2))));
-        assert_eq!(body.items[1].to_item(1), Ok((vec![0xff], Add::plain(1))));
+        assert_eq!(body.items[0].0.to_item(0), Ok((b"a".to_vec(), Add::plain(2))));
+        assert_eq!(body.items[1].0.to_item(1), Ok((vec![0xff], Add::plain(1))));
         for (item, named) in [
             ("{}", "items[3]: `key`: is missing"),
             (r#"{"key":""}"#, "items[3]: `key`: a key has 1 to 512 bytes, not 0"),
@@ -424,6 +476,10 @@ mod tests {
         let nested =
             parse::<BatchAddBody>(br#"{"items":[{"key":"a"},{"key":"b","delta":"x"}]}"#).unwrap_err();
         assert!(nested.0.starts_with("`items[1].delta`: "), "{nested}");
+        for array in [&br#"{"items":[["a"]]}"#[..], br#"{"items":[{"key":"a"},["b",null,null,2]]}"#] {
+            let refused = parse::<BatchAddBody>(array).unwrap_err();
+            assert!(refused.0.contains("sequence, expected an object"), "{refused}");
+        }
     }
 
     #[test]
@@ -431,8 +487,17 @@ mod tests {
         let body: BatchGetBody = parse(br#"{"keys":["a",{"keyBase64":"/w=="}]}"#).unwrap();
         assert_eq!(body.keys[0].to_key(0), Ok(b"a".to_vec()));
         assert_eq!(body.keys[1].to_key(1), Ok(vec![0xff]));
-        let refused = parse::<BatchGetBody>(br#"{"keys":[7]}"#).unwrap_err();
-        assert!(refused.0.contains("`keys[0]`: expected a key"), "{refused}");
+        for (body, named) in [
+            (r#"{"keys":[7]}"#, "expected a key"),
+            (r#"{"keys":["a",["/w=="]]}"#, "`keys[1]`: invalid type: sequence, expected a key"),
+            (r#"{"keys":[{"key":"a"}]}"#, "unknown field `key`, expected `keyBase64`"),
+            (r#"{"keys":[{}]}"#, "missing field `keyBase64`"),
+            (r#"{"keys":"a"}"#, "`keys`: invalid type: string"),
+            (r#"[["a"]]"#, "a JSON object"),
+        ] {
+            let refused = parse::<BatchGetBody>(body.as_bytes()).unwrap_err();
+            assert!(refused.0.contains(named), "{body} is refused with {refused:?}");
+        }
     }
 
     #[test]

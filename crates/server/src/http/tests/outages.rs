@@ -9,9 +9,8 @@ use axum::body::{Body, Bytes, HttpBody};
 use axum::http::Request;
 use hyper::body::Frame;
 use quipu_counting::service::{Finished, ScanPage};
-use quipu_counting::{Batch, Counters, Execution, Policies, Policy, Reply, Unavailable};
+use quipu_counting::{Batch, Counters, Execution, ListPage, Listing, Policies, Policy, Reply, Unavailable};
 use serde_json::json;
-use tower::ServiceExt;
 
 use super::Api;
 
@@ -28,6 +27,11 @@ enum Service {
     FailsToSettle(Unavailable),
     /// Forgets its callers, as one does that is being torn down.
     Forgets,
+}
+
+/// An API whose disk never answers.
+pub fn never_settles() -> Api {
+    Api::over(Arc::new(Service::NeverSettles), true)
 }
 
 fn answer(batch: &mut Batch) {
@@ -81,6 +85,13 @@ impl Counters for Service {
         Ok(ScanPage::default())
     }
 
+    fn list(&self, _: &Listing, _: u64) -> Result<ListPage, Unavailable> {
+        match self {
+            Service::Down(reason) => Err(reason.clone()),
+            _ => Ok(ListPage::default()),
+        }
+    }
+
     fn facts(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
@@ -95,6 +106,7 @@ async fn each_outage_has_its_answer() {
         (Service::Down(Unavailable::Busy(why())), 503, json!("busy")),
         (Service::Down(Unavailable::Failed(why())), 504, json!("outcome-unknown")),
         (Service::Down(Unavailable::Unsupported(why())), 400, json!("unsupported")),
+        (Service::Fetches(Some(Unavailable::Unreadable(why()))), 503, json!("unavailable")),
         (Service::Fetches(None), 200, json!(null)),
         (Service::Fetches(Some(Unavailable::Busy(why()))), 503, json!("busy")),
         (Service::FailsToSettle(Unavailable::Failed(why())), 504, json!("outcome-unknown")),
@@ -141,7 +153,7 @@ impl HttpBody for NeverComes {
 #[tokio::test(start_paused = true)]
 async fn a_body_that_never_comes_is_given_up_on() {
     let api = Api::over(Arc::new(Service::Fetches(None)), true);
-    let request = Request::post("/api/v1/counters/a/increment").body(Body::new(NeverComes)).unwrap();
-    let response = api.router.clone().oneshot(request).await.unwrap();
+    let request = Request::post("/api/v1/counters/a/increment").header("host", "quipu");
+    let response = api.front.answer(request.body(Body::new(NeverComes)).unwrap()).await;
     assert_eq!(response.status(), 408);
 }
