@@ -37,6 +37,10 @@ pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, BodyError> {
     }
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     let parsed = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
+        // Where the text breaks off or is no JSON, the path to a field would only distract.
+        if !error.inner().is_data() {
+            return BodyError(format!("the body is not JSON: {}", error.inner()));
+        }
         // The path is "." where the object itself is at fault; the inner message then says all.
         match error.path().to_string().as_str() {
             "." => BodyError(error.inner().to_string()),
@@ -375,7 +379,9 @@ mod tests {
             (r#"{"key":"a"}"#, "`key`: the path names the counter"),
             (r#"{"requestId":"a"}"#, "`requestId`: send it as the header Idempotency-Key"),
             (r#"{"delta":1} x"#, "trailing characters"),
-            (r#"{"delta":1"#, "EOF"),
+            (r#"{"delta":1"#, "the body is not JSON: EOF"),
+            ("{", "the body is not JSON: EOF"),
+            (r#"{"delta":}"#, "the body is not JSON: expected value"),
             ("[]", "expected"),
             ("7", "expected"),
         ] {
