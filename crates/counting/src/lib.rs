@@ -16,12 +16,14 @@
 //! | `session` | producer sessions: sequences and epochs |
 //! | `policy` | limits by key pattern |
 //! | `slot` | keys to slots to partitions |
+//! | `listing` | which counters a list shows, and in which order |
 //! | `service` | the seam: what every deployment offers to every front |
 
 pub mod action;
 pub mod batch;
 pub mod cell;
 pub mod identity;
+pub mod listing;
 pub mod policy;
 pub mod refusal;
 pub mod rules;
@@ -33,6 +35,7 @@ pub use action::{Action, Add, Condition, Expire, ExpireWhen, Expiry, Set};
 pub use batch::{Batch, Group, GroupKind, Reply, Request, RequestId};
 pub use cell::{Cell, NEVER};
 pub use identity::{Identity, IdentityKey, Outcome, Remembered};
+pub use listing::{ListOrder, ListPage, ListPlace, Listing};
 pub use policy::{Limits, Policies, Policy};
 pub use refusal::Refusal;
 pub use rules::{Change, Verdict, decide, decide_group};

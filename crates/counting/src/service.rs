@@ -5,6 +5,7 @@
 //! [`Execution::Pending`] and is finished elsewhere.
 
 use crate::batch::Batch;
+use crate::listing::{ListPage, Listing};
 use crate::policy::{Policies, Policy};
 
 /// How a batch went.
@@ -73,6 +74,10 @@ pub trait Counters: Send + Sync {
     /// Walks over all keys: about `count` keys a call, starting with cursor 0. A key that exists during the
     /// whole walk is returned at least once. Blocks.
     fn scan(&self, cursor: u64, count: usize, now_ms: u64) -> Result<ScanPage, Unavailable>;
+
+    /// One page of a list of counters. In the orders of storage and of keys a counter that exists while all pages
+    /// are fetched is on exactly one of them, whatever is written meanwhile. Blocks.
+    fn list(&self, listing: &Listing, now_ms: u64) -> Result<ListPage, Unavailable>;
 
     /// Facts about the running service, by name, for INFO and /metrics.
     fn facts(&self) -> Vec<(&'static str, u64)>;

@@ -10,7 +10,9 @@ use std::sync::{Arc, OnceLock, Weak};
 use parking_lot::{Mutex, RwLock};
 use quipu_counting::service::{Finished, ScanPage};
 use quipu_counting::slot::PARTITIONS_MAX;
-use quipu_counting::{Batch, Counters, Execution, IdentityKey, Policies, Policy, Unavailable};
+use quipu_counting::{
+    Batch, Counters, Execution, IdentityKey, ListPage, Listing, Policies, Policy, Unavailable,
+};
 use quipu_store::cold::{ColdError, ColdOptions, ColdStore, LsmStore};
 use quipu_store::{Disk, Durability, Log, LogError, RealDisk, spawn_syncer};
 use quipu_wire::entry;
@@ -358,6 +360,10 @@ impl Counters for Engine {
 
     fn scan(&self, cursor: u64, count: usize, now_ms: u64) -> Result<ScanPage, Unavailable> {
         self.scan_page(cursor, count, now_ms)
+    }
+
+    fn list(&self, listing: &Listing, now_ms: u64) -> Result<ListPage, Unavailable> {
+        self.list_page(listing, now_ms)
     }
 
     fn facts(&self) -> Vec<(&'static str, u64)> {

@@ -21,7 +21,7 @@
 //! The way of a batch: `engine` (the seam), `execute` (decide and log), `partition` (state of a range of slots) over
 //! `table` and `record` (how counters lie in memory), `fetch` on a thread of `pool` (what memory does not have).
 //! Behind it: `checkpoint` (to `rows` of the cold store), `recover` and `replay`, `tend` (the chores, on the thread
-//! of `keeper`), `ids` (remembered requests), `expiries`, `scan`, `check`.
+//! of `keeper`), `ids` (remembered requests), `expiries`, `scan`, `list`, `check`.
 
 mod check;
 mod checkpoint;
@@ -33,6 +33,7 @@ mod fetch;
 mod folder;
 mod ids;
 mod keeper;
+mod list;
 mod options;
 mod partition;
 mod pool;

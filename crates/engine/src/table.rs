@@ -39,8 +39,11 @@ pub struct Table {
     current: usize,
     /// Chunks without bytes.
     spare: Vec<usize>,
+    /// How often a chunk was opened.
+    opened: u64,
 }
 
+#[derive(Default)]
 struct Chunk {
     /// Empty when the chunk is spare.
     bytes: Box<[u8]>,
@@ -50,6 +53,8 @@ struct Chunk {
     live: usize,
     /// Records that are dirty.
     dirty: usize,
+    /// The how-manieth chunk it was when it was opened.
+    serial: u64,
 }
 
 /// What to do with a record when its chunk is swept.
@@ -66,7 +71,14 @@ pub enum Fate {
 impl Table {
     /// An empty table.
     pub fn new() -> Table {
-        Table { slots: vec![0; SLOTS_MIN], len: 0, chunks: Vec::new(), current: 0, spare: Vec::new() }
+        Table {
+            slots: vec![0; SLOTS_MIN],
+            len: 0,
+            chunks: Vec::new(),
+            current: 0,
+            spare: Vec::new(),
+            opened: 0,
+        }
     }
 
     /// Records that are not dead, tombstones included.
@@ -327,18 +339,36 @@ impl Table {
 
     fn open_chunk(&mut self) -> usize {
         let index = self.spare.pop().unwrap_or_else(|| {
-            self.chunks.push(Chunk { bytes: Box::default(), used: 0, live: 0, dirty: 0 });
+            self.chunks.push(Chunk::default());
             self.chunks.len() - 1
         });
         assert!(
             index < CHUNKS_MAX,
             "a partition's arena is limited to 16 GiB; the memory budget keeps it below"
         );
+        self.opened += 1;
         let chunk = &mut self.chunks[index];
         chunk.bytes = vec![0; CHUNK_BYTES].into_boxed_slice();
+        chunk.serial = self.opened;
         // Number 0 means "no record", so the first unit of the first chunk stays unused.
         chunk.used = if index == 0 { UNIT } else { 0 };
         index
+    }
+
+    /// The chunks opened after the one of this serial, oldest first, with their serials. A record only ever moves to
+    /// the newest chunk, so a walk in this order that takes turns with writers sees every record that is there all
+    /// the time; one that moves may be seen twice.
+    pub fn chunks_after(&self, serial: u64) -> Vec<(u64, usize)> {
+        let in_use = self.chunks.iter().enumerate().filter(|(_, chunk)| !chunk.bytes.is_empty());
+        let mut found: Vec<(u64, usize)> =
+            in_use.map(|(index, chunk)| (chunk.serial, index)).filter(|(found, _)| *found > serial).collect();
+        found.sort_unstable();
+        found
+    }
+
+    /// Which chunk this is by the order of opening; another one once it was swept and opened again.
+    pub fn chunk_serial(&self, chunk: usize) -> u64 {
+        self.chunks[chunk].serial
     }
 
     /// Whether any record of the chunk is dirty.
@@ -401,7 +431,7 @@ impl Table {
         }
         let chunk = &mut self.chunks[index];
         debug_assert_eq!((chunk.live, chunk.dirty), (0, 0));
-        *chunk = Chunk { bytes: Box::default(), used: 0, live: 0, dirty: 0 };
+        *chunk = Chunk::default();
         self.spare.push(index);
         left
     }

@@ -79,6 +79,7 @@ pub fn run(config: &Config, announce: impl FnOnce(SocketAddr, SocketAddr)) -> an
         metrics: Arc::new(metrics),
         health: Arc::clone(&health),
         x_request_id: config.http_x_request_id,
+        walks: http::Walks::default(),
     });
     let http = http::Server::start(&runtime, http_listener, http::router(app), config.connections_max)
         .context("cannot serve HTTP")?;

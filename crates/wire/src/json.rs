@@ -6,12 +6,14 @@
 //! | [`request`] | client to server: bodies, read strictly (an unknown field is refused by name) |
 //! | [`reply`] | server to client: counters, changes, batches, policies |
 //! | [`problem`] | server to client: errors, as RFC 9457 problem details |
+//! | [`cursor`] | both: where a list goes on |
 //! | [`timestamp`] | milliseconds as RFC 3339 text |
 //!
 //! Two rules hold throughout. A number is an `i64`, and since JavaScript loses integers beyond 2^53, such a number
 //! is repeated as text (`valueText`), and any number may be sent as text. A key is text (`counterKey`, `key`) if
 //! it is UTF-8, else `keyBase64`.
 
+pub mod cursor;
 pub mod problem;
 pub mod reply;
 pub mod request;

@@ -38,15 +38,19 @@ impl<S: Sync> FromRequestParts<S> for Name {
     }
 }
 
-fn decode_name(segment: &str) -> Result<Vec<u8>, String> {
-    let broken = segment.match_indices('%').find(|(at, _)| {
-        let digits = segment.as_bytes().get(at + 1..at + 3);
+fn decode(text: &str) -> Result<Vec<u8>, String> {
+    let broken = text.match_indices('%').find(|(at, _)| {
+        let digits = text.as_bytes().get(at + 1..at + 3);
         !digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
     });
-    if let Some((at, _)) = broken {
-        return Err(format!("the % at byte {at} of the key in the path is not followed by two hex digits"));
+    match broken {
+        Some((at, _)) => Err(format!("the % at byte {at} is not followed by two hex digits")),
+        None => Ok(percent_decode_str(text).collect()),
     }
-    let name: Vec<u8> = percent_decode_str(segment).collect();
+}
+
+fn decode_name(segment: &str) -> Result<Vec<u8>, String> {
+    let name = decode(segment).map_err(|problem| format!("the key in the path: {problem}"))?;
     if name.is_empty() || name.len() > KEY_BYTES_MAX {
         return Err(format!("a key has 1 to {KEY_BYTES_MAX} bytes, not {}", name.len()));
     }
@@ -130,6 +134,57 @@ impl<S: Sync> FromRequestParts<S> for NoQuery {
                 Err(Problem::malformed(detail).into())
             }
         }
+    }
+}
+
+/// The query parameters of a call that takes some: names it knows, each at most once, values percent-decoded to any
+/// bytes.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Parameters(Vec<(&'static str, Vec<u8>)>);
+
+impl Parameters {
+    /// Reads `query`; a name that is not among `known` is refused rather than ignored.
+    pub fn parse(query: Option<&str>, known: &[&'static str]) -> Result<Parameters, Problem> {
+        let mut found: Vec<(&'static str, Vec<u8>)> = Vec::new();
+        for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let Some(name) = known.iter().find(|known| **known == name) else {
+                let detail =
+                    format!("the query parameter {name} is not known here; there are {}", known.join(", "));
+                return Err(Problem::malformed(detail));
+            };
+            if found.iter().any(|(other, _)| other == name) {
+                return Err(Problem::malformed(format!(
+                    "the query parameter {name} is given more than once"
+                )));
+            }
+            // Forms and most libraries write a blank as a plus.
+            let value = decode(&value.replace('+', " "))
+                .map_err(|problem| Problem::malformed(format!("the query parameter {name}: {problem}")))?;
+            found.push((name, value));
+        }
+        Ok(Parameters(found))
+    }
+
+    /// The bytes of a parameter. One without a value counts as not given.
+    pub fn bytes(&self, name: &str) -> Option<&[u8]> {
+        let value = self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| &value[..]);
+        value.filter(|value| !value.is_empty())
+    }
+
+    /// A parameter read by `read`, which returns `None` for what is not `expected`.
+    pub fn read<T>(
+        &self,
+        name: &str,
+        expected: &str,
+        read: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<Option<T>, Problem> {
+        let Some(value) = self.bytes(name) else { return Ok(None) };
+        let parsed = std::str::from_utf8(value).ok().and_then(read);
+        parsed.map(Some).ok_or_else(|| {
+            let shown = String::from_utf8_lossy(value);
+            Problem::malformed(format!("the query parameter {name} must be {expected}, not {shown:?}"))
+        })
     }
 }
 
@@ -243,6 +298,21 @@ mod tests {
             ("%zz", None),
         ] {
             assert_eq!(decode_name(segment).ok().as_deref(), expected, "{segment}");
+        }
+    }
+
+    #[test]
+    fn query_parameters() {
+        let known = ["prefix", "limit"];
+        let given = Parameters::parse(Some("prefix=a%2F%ff+b&limit=5"), &known).unwrap();
+        assert_eq!(given.bytes("prefix"), Some(&b"a/\xff b"[..]));
+        assert_eq!(given.read("limit", "a number", |text| text.parse::<u8>().ok()).unwrap(), Some(5));
+        assert!(given.read("prefix", "a number", |text| text.parse::<u8>().ok()).is_err());
+        for nothing in [None, Some(""), Some("&"), Some("prefix"), Some("prefix=")] {
+            assert_eq!(Parameters::parse(nothing, &known).unwrap().bytes("prefix"), None);
+        }
+        for refused in ["limt=5", "limit=1&limit=1", "prefix=%", "=", "prefix=%4"] {
+            assert!(Parameters::parse(Some(refused), &known).is_err(), "{refused}");
         }
     }
 

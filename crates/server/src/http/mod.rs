@@ -6,7 +6,7 @@
 //! | `extract` | what a handler takes from a request: key, request id, precondition, body |
 //! | `execute` | runs a batch and waits until its replies may be shown |
 //! | `answer` | replies and problems as responses |
-//! | `counters`, `batches`, `policies`, `status` | the handlers |
+//! | `counters`, `batches`, `list`, `policies`, `status` | the handlers |
 //!
 //! A handler runs its batch inline, on the thread that read the request; only what must wait (a counter on disk,
 //! the sync of the log) gives the thread back.
@@ -17,6 +17,7 @@ mod connections;
 mod counters;
 mod execute;
 mod extract;
+mod list;
 mod policies;
 mod status;
 #[cfg(test)]
@@ -36,6 +37,7 @@ use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::serve::Health;
 pub use connections::Server;
+pub use list::Walks;
 
 /// The largest body. Ten thousand items of a batch with keys of usual length fit.
 const BODY_BYTES_MAX: usize = 1 << 20;
@@ -52,6 +54,8 @@ pub struct App {
     pub health: Arc<Health>,
     /// Whether `X-Request-Id` names a request where `Idempotency-Key` is absent.
     pub x_request_id: bool,
+    /// Who may walk over many counters at the same time.
+    pub walks: Walks,
 }
 
 /// All routes.
@@ -59,6 +63,7 @@ pub fn router(app: Arc<App>) -> Router {
     // A counter may be called `batch-get`: every method that is not the batch's own still means the counter.
     let counter = || get(counters::read).put(counters::set).delete(counters::delete);
     Router::new()
+        .route("/api/v1/counters", get(list::list))
         .route("/api/v1/counters/batch-increment", counter().post(batches::increment))
         .route("/api/v1/counters/batch-get", counter().post(batches::get))
         .route("/api/v1/counters/{key}", counter())

@@ -60,6 +60,7 @@ fn operation(method: &Method, path: &str) -> &'static str {
         ("POST", "counters/{key}/decrement") => "decrement",
         ("POST", "counters/{key}/reset") => "reset",
         (_, "policies" | "policies/{pattern}") => "policy",
+        ("GET" | "HEAD", "counters") => "list",
         ("GET" | "HEAD", _) => "get",
         ("PUT", _) => "set",
         ("DELETE", _) => "delete",

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tower::ServiceExt;
 
-use super::{App, router};
+use super::{App, Walks, router};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::serve::Health;
@@ -50,6 +50,7 @@ impl Api {
             metrics: Arc::new(Metrics::new(counters, None)),
             health: Arc::clone(&health),
             x_request_id,
+            walks: Walks::default(),
         };
         Api { router: router(Arc::new(app)), health, _data: None }
     }
@@ -350,6 +351,54 @@ async fn atomic_batches() {
 }
 
 #[tokio::test]
+async fn lists() {
+    let api = Api::new();
+    let body = r#"{"items":[{"key":"a/1","delta":5},{"key":"a/2","delta":9},{"key":"b","delta":9007199254740993},{"keyBase64":"YS//","delta":-1}]}"#;
+    api.expect("POST counters/batch-increment", &[], body, 200, json!({})).await;
+    let names = |reply: &Reply| -> Vec<String> {
+        let name = |counter: &Value| {
+            assert_eq!((&counter["exists"], &counter["exact"]), (&json!(true), &json!(true)), "{counter}");
+            counter["counterKey"].as_str().or(counter["keyBase64"].as_str()).unwrap().to_owned()
+        };
+        reply.body["counters"].as_array().unwrap().iter().map(name).collect()
+    };
+    for (query, expected) in [
+        ("?order=key", &["a/1", "a/2", "YS//", "b"][..]),
+        ("?order=value", &["b", "a/2", "a/1", "YS//"]),
+        ("?order=key&prefix=a%2F", &["a/1", "a/2", "YS//"]),
+        ("?order=value&prefix=a/&limit=1", &["a/2"]),
+        ("?order=key&prefix=a/%ff", &["YS//"]),
+        ("?prefix=c", &[]),
+    ] {
+        let reply = api.expect(&format!("GET counters{query}"), &[], "", 200, json!({})).await;
+        assert_eq!(names(&reply), expected, "{query}");
+        assert_eq!(reply.body["cursor"].is_null(), !query.contains("limit=1"), "{query}");
+    }
+    for order in ["", "&order=key", "&order=value"] {
+        let (mut seen, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let call = format!("GET counters?limit=1{order}&cursor={cursor}");
+            let reply = api.expect(&call, &[], "", 200, json!({})).await;
+            seen.extend(names(&reply));
+            match reply.body["cursor"].as_str() {
+                Some(next) => cursor = next.to_owned(),
+                None => break,
+            }
+        }
+        seen.sort();
+        assert_eq!(seen, ["YS//", "a/1", "a/2", "b"], "{order}");
+    }
+    let large = api.send("GET counters?prefix=b", &[], "").await;
+    assert_eq!(large.body["counters"][0]["valueText"], json!("9007199254740993"));
+    for query in
+        ["?order=age", "?limit=0", "?limit=10001", "?cursor=nonsense", "?offset=3", "?limit=1&limit=2"]
+    {
+        api.expect(&format!("GET counters{query}"), &[], "", 400, json!({"reason": "malformed"})).await;
+    }
+    api.expect("POST counters", &[], "{}", 405, json!({})).await;
+}
+
+#[tokio::test]
 async fn policies_hold() {
     let api = Api::new();
     for (call, body, status, fields) in [
@@ -410,7 +459,7 @@ async fn refused_requests_say_why() {
         ("POST counters/batch-increment", r#"{"items":[{"key":"a"},{"key":""}]}"#, 400, "items[1]: `key`"),
         ("POST counters/batch-get", r#"{"keys":[]}"#, 400, "`keys`"),
         ("GET counters/a/b", "", 404, "%2F"),
-        ("GET counters", "", 404, "there is nothing at"),
+        ("GET counter", "", 404, "there is nothing at"),
         ("POST counters/a", "", 405, "POST is not possible"),
         ("GET counters/a/increment", "", 405, "GET is not possible"),
         ("PATCH counters/a", "", 405, "PATCH"),

@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use parking_lot::Mutex;
 use quipu_counting::service::{Finished, ScanPage};
 use quipu_counting::{
-    Action, Batch, Cell, Change, Counters, Execution, Limits, Policies, Policy, Reply, Unavailable, decide,
+    Action, Batch, Cell, Change, Counters, Execution, Limits, ListPage, Listing, Policies, Policy, Reply,
+    Unavailable, decide,
 };
 
 /// See above.
@@ -143,6 +144,10 @@ impl Counters for Scripted {
         let mut keys: Vec<Vec<u8>> = self.state.lock().cells.keys().cloned().collect();
         keys.sort();
         Ok(ScanPage { keys, cursor: 0 })
+    }
+
+    fn list(&self, _: &Listing, _: u64) -> Result<ListPage, Unavailable> {
+        Err(Unavailable::Unsupported("no command lists counters with their values".into()))
     }
 
     fn facts(&self) -> Vec<(&'static str, u64)> {

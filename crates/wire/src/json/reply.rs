@@ -3,17 +3,18 @@
 //! ```text
 //! a read     {"counterKey","value","version","updatedAt","kind","mode","exact","stalenessMs","exists"}
 //! a change   the same and {"accepted","applied","duplicate"}
+//! a list     {"counters":[...],"cursor"}: reads
 //! a batch    {"results":[...]}: changes, or refused items with "accepted":false, "reason", "status"
 //! a policy   {"pattern","min","max","saturate","ttlMs","disabled"}
 //! ```
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use quipu_counting::{NEVER, Policy, Refusal, Reply};
+use quipu_counting::{Cell, ListOrder, ListPage, NEVER, Policy, Refusal, Reply};
 use serde::Serialize;
 
-use super::text_if_large;
 use super::timestamp::rfc3339;
+use super::{cursor, text_if_large};
 use crate::refusal::{Presentation, of_refusal};
 
 /// A counter's name in a reply.
@@ -155,6 +156,26 @@ impl ItemBody {
 pub struct ResultsBody {
     /// One for each item.
     pub results: Vec<ItemBody>,
+}
+
+/// One page of a list of counters.
+#[derive(Debug, Serialize)]
+pub struct ListBody {
+    /// In the order asked for.
+    pub counters: Vec<CounterBody>,
+    /// Where the next page goes on; `null` where there is none.
+    pub cursor: Option<String>,
+}
+
+impl ListBody {
+    /// The page.
+    pub fn of(order: ListOrder, page: &ListPage) -> ListBody {
+        let counter = |(key, cell): &(Vec<u8>, Cell)| CounterBody::of(key, &Reply::state(Some(*cell)));
+        ListBody {
+            counters: page.counters.iter().map(counter).collect(),
+            cursor: page.next().map(|place| cursor::encode(order, &place)),
+        }
+    }
 }
 
 /// One policy.

@@ -9,7 +9,7 @@ use axum::body::{Body, Bytes, HttpBody};
 use axum::http::Request;
 use hyper::body::Frame;
 use quipu_counting::service::{Finished, ScanPage};
-use quipu_counting::{Batch, Counters, Execution, Policies, Policy, Reply, Unavailable};
+use quipu_counting::{Batch, Counters, Execution, ListPage, Listing, Policies, Policy, Reply, Unavailable};
 use serde_json::json;
 use tower::ServiceExt;
 
@@ -79,6 +79,13 @@ impl Counters for Service {
 
     fn scan(&self, _: u64, _: usize, _: u64) -> Result<ScanPage, Unavailable> {
         Ok(ScanPage::default())
+    }
+
+    fn list(&self, _: &Listing, _: u64) -> Result<ListPage, Unavailable> {
+        match self {
+            Service::Down(reason) => Err(reason.clone()),
+            _ => Ok(ListPage::default()),
+        }
     }
 
     fn facts(&self) -> Vec<(&'static str, u64)> {
