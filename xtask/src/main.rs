@@ -3,7 +3,7 @@
 //! | command | what it does |
 //! |---|---|
 //! | `cargo xtask test` | everything a change must pass; a person and CI run the same; it writes no source |
-//! | `cargo xtask fix` | formats and applies what the linter can fix by itself |
+//! | `cargo xtask fix` | formats, applies what the linter can fix by itself, writes docs/cli.md |
 //! | `cargo xtask bench compare` | the same load on redis-server and quipu, side by side |
 //! | `cargo xtask bench memory` | resident bytes per counter of both |
 //! | `cargo xtask torture kill` | SIGKILL at random moments: nothing lost, nothing doubled |

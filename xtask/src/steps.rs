@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Result, bail, ensure};
 
 use crate::packages;
-use crate::workspace::cargo;
+use crate::workspace::{cargo, top};
 
 /// Runs every step, also after one has failed, so that one run tells everything.
 pub fn test() -> Result<()> {
@@ -28,12 +28,14 @@ pub fn test() -> Result<()> {
     Ok(())
 }
 
-/// Formats and applies what the linter can fix by itself.
+/// Formats, applies what the linter can fix by itself, and writes the page about the command line anew.
 pub fn fix() -> Result<()> {
     ensure!(run("format", &["fmt", "--all"])?, "cargo fmt failed");
     let clippy = ["clippy", "--workspace", "--all-targets", "--fix", "--allow-dirty", "--allow-staged"];
     ensure!(run("lints", &clippy)?, "cargo clippy --fix failed");
-    Ok(())
+    let page = cargo().args(["run", "--quiet", "--package", "quipu-server", "--", "markdown"]).output()?;
+    ensure!(page.status.success(), "`quipu markdown` failed");
+    Ok(std::fs::write(top().join("docs/cli.md"), page.stdout)?)
 }
 
 /// Runs the server's kill test with more rounds, on the binary that people run.

@@ -4,6 +4,8 @@
 //! the help and `quipu config show` all come from it. A layer holds text; only what wins is read as a number, a
 //! size or an address, and an error names the layer it stands in.
 
+mod file;
+mod flags;
 mod http;
 pub(crate) mod units;
 
@@ -11,8 +13,8 @@ use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use anyhow::bail;
+pub use flags::Flags;
 use quipu_counting::slot::PARTITIONS_MAX;
 use quipu_store::Durability;
 
@@ -251,18 +253,35 @@ pub enum Source {
     /// Nobody set it.
     Default,
     /// The configuration file.
-    File(PathBuf),
+    File {
+        /// Which file.
+        path: PathBuf,
+        /// Where it stands there, counted from 1.
+        line: usize,
+    },
     /// An environment variable.
     Environment(&'static str),
     /// A flag.
     Flag(&'static str),
 }
 
+impl Source {
+    /// Which layer, in one word.
+    pub fn layer(&self) -> &'static str {
+        match self {
+            Source::Default => "default",
+            Source::File { .. } => "file",
+            Source::Environment(_) => "environment",
+            Source::Flag(_) => "flag",
+        }
+    }
+}
+
 impl fmt::Display for Source {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Source::Default => out.write_str("default"),
-            Source::File(path) => write!(out, "{}", path.display()),
+            Source::File { path, line } => write!(out, "{}:{line}", path.display()),
             Source::Environment(variable) => write!(out, "environment {variable}"),
             Source::Flag(flag) => write!(out, "flag --{flag}"),
         }
@@ -286,19 +305,18 @@ pub fn load(
 ) -> anyhow::Result<(Config, Vec<Resolved>)> {
     let path = flags.config.clone().or_else(|| environment(CONFIG_VARIABLE).map(PathBuf::from));
     let file = match &path {
-        Some(path) => read_file(path)?,
+        Some(path) => file::read(path)?,
         None => Vec::new(),
     };
     let resolve = |setting: &'static Setting| {
-        let of = |layer: &[(&'static str, String)]| {
-            layer.iter().find(|(name, _)| *name == setting.name).map(|(_, text)| text.clone())
-        };
-        let (text, source) = if let Some(text) = of(&flags.given) {
-            (text, Source::Flag(setting.flag))
+        let flag = flags.given.iter().find(|(name, _)| *name == setting.name);
+        let in_file = file.iter().find(|given| given.name == setting.name);
+        let (text, source) = if let Some((_, text)) = flag {
+            (text.clone(), Source::Flag(setting.flag))
         } else if let Some(text) = environment(setting.variable) {
             (text, Source::Environment(setting.variable))
-        } else if let (Some(text), Some(path)) = (of(&file), &path) {
-            (text, Source::File(path.clone()))
+        } else if let (Some(given), Some(path)) = (in_file, &path) {
+            (given.text.clone(), Source::File { path: path.clone(), line: given.line })
         } else {
             (setting.default.to_owned(), Source::Default)
         };
@@ -351,91 +369,45 @@ fn check_exposure(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn read_file(path: &Path) -> anyhow::Result<Vec<(&'static str, String)>> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    parse_file(&text).with_context(|| path.display().to_string())
-}
+/// Below this, two names have little to do with each other (1 is equality).
+const LIKENESS_MIN: f64 = 0.8;
 
-fn parse_file(text: &str) -> anyhow::Result<Vec<(&'static str, String)>> {
-    let root: toml::Table = text.parse()?;
-    let mut found = Vec::new();
-    for (name, value) in &root {
-        match value {
-            toml::Value::Table(table) => {
-                for (inner, value) in table {
-                    found.push(file_value(&format!("{name}.{inner}"), value)?);
-                }
-            }
-            value => found.push(file_value(name, value)?),
-        }
-    }
-    Ok(found)
-}
-
-fn file_value(name: &str, value: &toml::Value) -> anyhow::Result<(&'static str, String)> {
-    let Some(setting) = settings().find(|setting| setting.name == name) else {
-        let known: Vec<&str> = settings().map(|setting| setting.name).collect();
-        bail!("{name}: there is no such setting; there are {}", known.join(", "));
+/// The setting somebody who wrote `name` may have meant, by any of its names.
+fn nearest<const NAMES: usize>(
+    name: &str,
+    names: impl Fn(&'static Setting) -> [&'static str; NAMES],
+) -> Option<&'static Setting> {
+    let likeness = |setting: &'static Setting| {
+        names(setting).iter().map(|known| strsim::jaro_winkler(name, known)).fold(0.0, f64::max)
     };
-    let text = match value {
-        toml::Value::String(text) => text.clone(),
-        toml::Value::Integer(number) => number.to_string(),
-        toml::Value::Boolean(flag) => flag.to_string(),
-        _ => bail!("{name}: a string, a number, true or false is expected"),
-    };
-    Ok((setting.name, text))
+    let best = settings().map(|setting| (likeness(setting), setting));
+    best.filter(|(likeness, _)| *likeness >= LIKENESS_MIN)
+        .max_by(|one, other| one.0.total_cmp(&other.0))
+        .map(|(_, setting)| setting)
 }
 
-/// The flags of `quipu serve` and `quipu config show`, made from the table.
-#[derive(Debug, Default)]
-pub struct Flags {
-    /// `--config`.
-    pub config: Option<PathBuf>,
-    /// Name and text of each setting that was given.
-    pub given: Vec<(&'static str, String)>,
-}
-
-impl clap::FromArgMatches for Flags {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Flags, clap::Error> {
-        let given = settings()
-            .filter_map(|setting| Some((setting.name, matches.get_one::<String>(setting.flag)?.clone())))
-            .collect();
-        Ok(Flags { config: matches.get_one::<PathBuf>("config").cloned(), given })
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        *self = Flags::from_arg_matches(matches)?;
-        Ok(())
-    }
-}
-
-impl clap::Args for Flags {
-    fn augment_args(command: Command) -> Command {
-        let file = Arg::new("config")
-            .long("config")
-            .value_name("FILE")
-            .value_parser(clap::value_parser!(PathBuf))
-            .help("Configuration file, in TOML [env: QUIPU_CONFIG]");
-        settings().fold(command.arg(file), |command, setting| {
-            let Setting { flag, help, default, variable, name, .. } = setting;
-            let arg = Arg::new(*flag)
-                .long(*flag)
-                .value_name(setting.value_name)
-                .action(ArgAction::Set)
-                .help(format!("{help} [default: {default}] [env: {variable}] [file: {name}]"));
-            // A switch needs no value: `--insecure` is `--insecure=true`.
-            let is_switch = *default == "false";
-            command.arg(if is_switch {
-                arg.num_args(0..=1).require_equals(true).default_missing_value("true")
-            } else {
-                arg
-            })
+/// Variables that look like settings and are none, with what was probably meant. They are no error: container
+/// platforms put variables of their own under the name of a service.
+pub fn misspelled_variables(names: impl Iterator<Item = String>) -> Vec<(String, &'static str)> {
+    let known =
+        |name: &str| OTHER_VARIABLES.contains(&name) || settings().any(|setting| setting.variable == name);
+    names
+        .filter(|name| name.starts_with("QUIPU_") && !known(name))
+        .filter_map(|name| {
+            let meant = nearest(&name["QUIPU_".len()..], |setting| [&setting.variable["QUIPU_".len()..]])?;
+            Some((name, meant.variable))
         })
-    }
+        .collect()
+}
 
-    fn augment_args_for_update(command: Command) -> Command {
-        Flags::augment_args(command)
-    }
+/// Variables of the command line that are no settings of a server.
+const OTHER_VARIABLES: &[&str] = &[CONFIG_VARIABLE, "QUIPU_SERVER", "QUIPU_TARGET"];
+
+/// Whether a file holds settings that make sense, whatever the other layers say; how many it holds.
+pub fn check_file(path: &Path) -> anyhow::Result<usize> {
+    let flags = Flags { config: Some(path.to_owned()), given: Vec::new() };
+    let (_, resolved) = load(&flags, |_| None)?;
+    Ok(resolved.iter().filter(|resolved| resolved.source != Source::Default).count())
 }
 
 #[cfg(test)]

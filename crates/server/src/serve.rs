@@ -50,8 +50,9 @@ impl Health {
     }
 }
 
-/// Serves until a signal or a failure ends it. An error means a non-zero exit code.
-pub fn run(config: &Config) -> anyhow::Result<()> {
+/// Serves until a signal or a failure ends it. An error means a non-zero exit code. `announce` learns where HTTP and
+/// RESP listen, once they do.
+pub fn run(config: &Config, announce: impl FnOnce(SocketAddr, SocketAddr)) -> anyhow::Result<()> {
     start_log(config);
     raise_open_files(config);
     let http_listener = listen("http", config.http_listen)?;
@@ -92,6 +93,7 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
         config.data.display(),
         config.durability
     );
+    announce(http.address(), resp.address());
 
     let end = runtime.block_on(signals.wait_or_failure(|| engine.failed()));
     match &end {

@@ -2,9 +2,10 @@
 
 mod support;
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
+use std::process::Stdio;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -113,27 +114,101 @@ fn settings_and_where_they_come_from() {
     let output = run(&arguments, &[("QUIPU_MEMORY", "3GiB")]);
     let shown: Value = serde_json::from_slice(&output.stdout).unwrap();
     let file = file.display().to_string();
-    for (name, value, source) in [
-        ("durability", "none", "flag --durability"),
-        ("memory", "3GiB", "environment QUIPU_MEMORY"),
-        ("partitions", "8", &file),
-        ("http.x_request_id", "ignore", &file),
-        ("resp.listen", "127.0.0.1:7071", "default"),
+    for (name, value, source, origin, line) in [
+        ("durability", "none", "flag", json!("--durability"), json!(null)),
+        ("memory", "3GiB", "environment", json!("QUIPU_MEMORY"), json!(null)),
+        ("partitions", "8", "file", json!(file), json!(2)),
+        ("http.x_request_id", "ignore", "file", json!(file), json!(4)),
+        ("resp.listen", "127.0.0.1:7071", "default", json!(null), json!(null)),
     ] {
-        let expected = json!({"name": name, "value": value, "source": source});
-        assert!(shown["settings"].as_array().unwrap().contains(&expected), "no {expected} in {shown}");
+        let settings = shown["settings"].as_array().unwrap();
+        let found = settings.iter().find(|setting| setting["name"] == name).unwrap();
+        let expected = (json!(value), json!(source), origin, line);
+        let fields = ["value", "source", "origin", "line"].map(|field| found[field].clone());
+        assert_eq!(fields, <[Value; 4]>::from(expected), "{name}");
     }
-    let output = run(&["config", "show"], &[]);
-    assert!(String::from_utf8_lossy(&output.stdout).contains("data"));
+    let output = run(&["config", "show", "--config", &file], &[("QUIPU_MEMROY", "1GiB")]);
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(stdout.contains(&format!("partitions\t8\t{file}:2\n")), "{stdout}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("QUIPU_MEMROY is no setting") && stderr.contains("QUIPU_MEMORY?"), "{stderr}");
+}
+
+#[test]
+fn a_configuration_file_is_checked_with_the_line_of_the_fault() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("quipu.toml");
+    let template = run(&["config", "template"], &[]).stdout;
+    for (text, code, stdout, stderr) in [
+        ("memory = \"2GiB\"\n", 0, "makes sense; it holds 1 settings", ""),
+        (std::str::from_utf8(&template).unwrap(), 0, "it holds 0 settings", ""),
+        (
+            "\n\nmemroy = \"2GiB\"\n",
+            2,
+            "",
+            "quipu.toml:3: memroy: there is no such setting; did you mean memory?",
+        ),
+        ("[http]\nlisten = \"nowhere\"\n", 2, "", "quipu.toml:2: http.listen: \"nowhere\" is not an address"),
+        ("memory = \n", 2, "", "quipu.toml:1: "),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let output = run(&["config", "check", file.to_str().unwrap()], &[]);
+        let (said, complained) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert_eq!(output.status.code(), Some(code), "{text:?}: {complained}");
+        assert!(said.contains(stdout) && complained.contains(stderr), "{text:?}: {said} {complained}");
+    }
+}
+
+#[test]
+fn where_it_serves_is_told_as_json_too() {
+    let data = tempfile::tempdir().unwrap();
+    let mut child = serve_command(data.path())
+        .arg("--json")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let ready: Value = serde_json::from_str(&line).unwrap();
+    let http = format!("http://{}", ready["http"].as_str().unwrap());
+    assert_eq!(run(&["incr", "a", "--server", &http], &[]).stdout, b"1\n");
+    assert_eq!((&ready["pid"], &ready["durability"]), (&json!(child.id()), &json!("sync")));
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 #[test]
 fn completions_are_written_for_every_shell() {
-    for shell in ["bash", "zsh", "fish"] {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let output = run(&["completions", shell], &[]);
         assert!(
             output.status.success() && String::from_utf8_lossy(&output.stdout).contains("quipu"),
             "{shell}"
         );
     }
+}
+
+/// As a person would: the script is sourced, and the shell is asked what could follow.
+#[test]
+fn bash_completes_commands_and_options() {
+    let script = r#"
+        source <("$QUIPU" completions bash)
+        complete_line() {
+            COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
+            _quipu quipu "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
+            echo "${COMPREPLY[*]}"
+        }
+        complete_line quipu wa
+        complete_line quipu incr --sat
+        complete_line quipu policy de
+        complete_line quipu completions zs"#;
+    let output = std::process::Command::new("bash")
+        .args(["-c", script])
+        .env("QUIPU", support::QUIPU)
+        .output()
+        .expect("there is bash");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "watch\n--saturate\ndel\nzsh\n", "{stderr}");
 }

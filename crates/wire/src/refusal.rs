@@ -4,10 +4,12 @@
 //! ([`Unavailable`]). What the caller then sees stands here and nowhere else: the first word of a RESP error, the status
 //! of an HTTP reply, the exit code of the command line, and whether trying the same again can help.
 //!
+//! The command line has exit codes beyond these, for what no server says (`server/src/cli/failure.rs`).
+//!
 //! | exit code | meaning |
 //! |---|---|
 //! | 0 | done |
-//! | 1 | no connection, or an error that is none of the below |
+//! | 1 | an error that is none of the others |
 //! | 2 | the command line or the request is malformed |
 //! | 3 | a bound of the call or of the policy, or the range of 64 bits |
 //! | 4 | the condition (existence, version) does not hold |

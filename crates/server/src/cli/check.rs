@@ -6,13 +6,18 @@ use quipu_engine::{CheckReport, check};
 use serde_json::json;
 
 use super::failure::Failure;
+use super::progress;
+use super::terminal::Screen;
 
 /// check
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The data folder
     folder: PathBuf,
-    /// Print JSON
+    /// Print nothing; the exit code says how it went
+    #[arg(short, long, conflicts_with = "json")]
+    quiet: bool,
+    /// Print JSON, for programs
     #[arg(long)]
     json: bool,
 }
@@ -20,16 +25,20 @@ pub struct Args {
 impl Args {
     /// Reads every counter and compares the sums with the ledgers.
     pub fn run(&self) -> Result<(), Failure> {
-        let report = check(&self.folder).map_err(|error| Failure::from(anyhow::Error::new(error)))?;
-        if self.json {
-            println!("{}", to_json(&report))
-        } else {
-            print(&report)
+        // How much there is to read is not known before it was read.
+        let spinner = progress::spinner(&format!("checking {}", self.folder.display()), self.quiet);
+        let report = check(&self.folder);
+        spinner.finish_and_clear();
+        let report = report.map_err(|error| Failure::from(anyhow::Error::new(error)))?;
+        match (self.json, self.quiet) {
+            (true, _) => println!("{}", to_json(&report)),
+            (false, false) => print(&report),
+            (false, true) => {}
         }
         if report.problems.is_empty() {
             return Ok(());
         }
-        Err(Failure::general(format!(
+        Err(Failure::damaged(format!(
             "{} does not agree with its ledger; restore it from a backup, and keep a copy for whoever looks into it",
             self.folder.display()
         )))
@@ -38,10 +47,11 @@ impl Args {
 
 fn print(report: &CheckReport) {
     let CheckReport { partitions, counters, sum, request_ids, producers, problems } = report;
+    let screen = Screen::stdout();
     println!("partitions   {partitions}");
-    println!("counters     {counters}, in sum {sum}");
-    println!("request ids  {request_ids}");
-    println!("producers    {producers}");
+    println!("counters     {}, in sum {}", screen.number(*counters), screen.number(*sum));
+    println!("request ids  {}", screen.number(*request_ids));
+    println!("producers    {}", screen.number(*producers));
     for problem in problems {
         println!("PROBLEM      {problem}");
     }

@@ -7,24 +7,35 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::failure::Failure;
+use super::failure::{Failure, system_words};
 
 /// What may stand in a path as it is. The dot may not: `..` would be taken for a step up.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~').remove(b':');
-/// How long to wait for a connection, and then for the reply; longer than any wait on the server's side.
-const TIMEOUT: Duration = Duration::from_secs(30);
+/// How long to wait for a connection: a host that is there answers at once.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long to wait for the reply; longer than any wait on the server's side.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 /// The largest reply: a full batch of the longest keys stays below.
 const REPLY_BYTES_MAX: u64 = 64 << 20;
+/// Port of a server that is named without one.
+const DEFAULT_PORT: u16 = 7070;
 
 /// Where the server is, and how to print what it says.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Client {
     /// The server's HTTP address
-    #[arg(long, env = "QUIPU_SERVER", default_value = "http://127.0.0.1:7070", value_name = "URL")]
-    server: String,
-    /// Print the API's JSON
+    #[arg(
+        long,
+        env = "QUIPU_SERVER",
+        default_value = "http://127.0.0.1:7070",
+        value_name = "URL",
+        hide_env_values = true
+    )]
+    pub server: String,
+    /// Print JSON, for programs
     #[arg(long)]
     pub json: bool,
 }
@@ -39,69 +50,137 @@ pub struct Call<'a> {
     pub body: Option<Value>,
 }
 
-/// `segment` as a part of a path.
+impl Call<'_> {
+    /// A read.
+    pub fn get(path: impl Into<String>) -> Call<'static> {
+        Call { method: "GET", path: path.into(), id: None, body: None }
+    }
+
+    /// Whether nothing changes, however often it is sent.
+    fn only_reads(&self) -> bool {
+        self.method == "GET" || self.path == "counters/batch-get"
+    }
+}
+
+/// `segment` as a part of a path or query.
 pub fn encode(segment: &[u8]) -> String {
     percent_encode(segment, PLAIN).to_string()
 }
 
 impl Client {
-    /// Makes the call. Prints the JSON of the reply, also of a problem, where that was asked for; returns it otherwise.
-    pub fn call(&self, call: &Call<'_>) -> Result<Option<Value>, Failure> {
+    /// Makes the call. Prints the JSON of the reply where that was asked for, and returns it otherwise. A refusal is a
+    /// reply too: its JSON is printed, and it is a failure.
+    pub fn call<T: DeserializeOwned>(&self, call: &Call<'_>) -> Result<Option<T>, Failure> {
         let (status, body) = self.exchange(call)?;
-        let parsed: Value = serde_json::from_slice(&body).map_err(|_| {
-            Failure::general(format!(
-                "{} answered {status}, but not as quipu does; is it a quipu server?",
-                self.server
-            ))
-        })?;
-        if self.json {
+        if self.json && serde_json::from_slice::<serde::de::IgnoredAny>(&body).is_ok() {
             println!("{}", String::from_utf8_lossy(&body).trim_end());
         }
+        let reply = self.read(call, status, &body)?;
+        Ok(if self.json { None } else { Some(reply) })
+    }
+
+    /// Makes the call and prints nothing.
+    pub fn fetch<T: DeserializeOwned>(&self, call: &Call<'_>) -> Result<T, Failure> {
+        let (status, body) = self.exchange(call)?;
+        self.read(call, status, &body)
+    }
+
+    fn read<T: DeserializeOwned>(&self, call: &Call<'_>, status: u16, body: &[u8]) -> Result<T, Failure> {
         if !(200..300).contains(&status) {
-            return Err(Failure::from_problem(status, &parsed));
+            let problem: Value = serde_json::from_slice(body).unwrap_or_default();
+            return Err(match problem["detail"].is_string() {
+                true => Failure::from_problem(status, &problem),
+                false => self.foreign(call, status),
+            });
         }
-        Ok(if self.json { None } else { Some(parsed) })
+        serde_json::from_slice(body).map_err(|_| self.foreign(call, status))
+    }
+
+    /// Somebody answered, but nobody we know. Behind a proxy that failed, a server may have done what was asked.
+    fn foreign(&self, call: &Call<'_>, status: u16) -> Failure {
+        let said =
+            format!("{} answered with status {status}, but not as quipu does; is it a quipu", self.server);
+        if status >= 500 && !call.only_reads() {
+            Failure::unknown_outcome(format!("{said} server behind a proxy? {UNKNOWN}"))
+        } else {
+            Failure::unreachable(format!("{said} server? {ELSEWHERE}"))
+        }
     }
 
     fn exchange(&self, call: &Call<'_>) -> Result<(u16, Vec<u8>), Failure> {
-        let authority = authority(&self.server).map_err(Failure::general)?;
-        let request = request(authority, call)?;
-        let mut stream = connect(authority).map_err(|error| {
-            let hint = "is `quipu serve` running? Another address: --server or QUIPU_SERVER";
-            Failure::general(format!("cannot reach {}: {error}; {hint}", self.server))
+        let address = address(&self.server).map_err(Failure::malformed)?;
+        let request = request(&address, call)?;
+        let mut stream = connect(&address).map_err(|error| {
+            let why = system_words(&error);
+            Failure::unreachable(format!(
+                "cannot reach {}: {why}; is `quipu serve` running? {ELSEWHERE}",
+                self.server
+            ))
         })?;
         // From here on the server may have done what was asked, whatever happens to the reply.
         let reply = converse(&mut stream, &request);
-        let lost = |what: String| match call.method {
-            "GET" => Failure::general(format!("{}: {what}; try again", self.server)),
-            _ => {
-                let hint = "the outcome is unknown: with --id the same command can be repeated safely";
-                Failure::unknown_outcome(format!("{}: {what}; {hint}", self.server))
-            }
+        match &reply {
+            Ok(reply) if reply.starts_with(b"HTTP/") => {}
+            Ok(reply) if !reply.is_empty() => return Err(self.not_http()),
+            // The RESP port closes the connection when it sees HTTP; so does a server that dies.
+            _ if speaks_resp(&address) => return Err(self.not_http()),
+            _ => {}
+        }
+        let lost = |what: &str| match call.only_reads() {
+            true => Failure::unreachable(format!("{}: {what}; try again", self.server)),
+            false => Failure::unknown_outcome(format!("{}: {what}; {UNKNOWN}", self.server)),
         };
-        parse(&reply.map_err(|error| lost(error.to_string()))?)
-            .ok_or_else(|| lost("the reply was cut off".to_owned()))
+        parse(&reply.map_err(|error| lost(&system_words(&error)))?)
+            .ok_or_else(|| lost("the reply was cut off"))
+    }
+
+    fn not_http(&self) -> Failure {
+        Failure::unreachable(format!(
+            "{} does not speak HTTP; is it the RESP port? HTTP listens on port {DEFAULT_PORT} unless --http says otherwise",
+            self.server
+        ))
     }
 }
 
-fn authority(server: &str) -> Result<&str, String> {
+const ELSEWHERE: &str = "(another address: --server URL or QUIPU_SERVER)";
+const UNKNOWN: &str = "the outcome is unknown: with --id the same command can be repeated safely";
+
+/// `host:port` of a server as people write it.
+fn address(server: &str) -> Result<String, String> {
+    let refuse = |why: &str| Err(format!("the server {server:?}: {why}; write http://host:{DEFAULT_PORT}"));
     let authority = match server.split_once("://") {
         None => server,
         Some(("http", rest)) => rest,
-        Some((scheme, _)) => return Err(format!("--server {server}: {scheme} is not spoken here, http is")),
+        Some(("resp" | "redis", _)) => {
+            return refuse("this command speaks HTTP, which has a port of its own");
+        }
+        Some((scheme, _)) => return refuse(&format!("{scheme} is not spoken here")),
     };
     let authority = authority.trim_end_matches('/');
-    if authority.is_empty() || authority.contains('/') {
-        return Err(format!("--server {server}: expected http://host:port"));
+    if authority.is_empty()
+        || authority.contains(['/', '?', '#', '@'])
+        || authority.contains(char::is_whitespace)
+    {
+        return refuse("that is not a host and a port");
     }
-    Ok(authority)
+    let host = authority.rsplit_once(':').filter(|(host, _)| !host.contains(':') || host.ends_with(']'));
+    match host {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0) => {
+            Ok(authority.to_owned())
+        }
+        Some(_) => refuse("that is not a host and a port"),
+        None if authority.contains(':') && !authority.starts_with('[') => {
+            refuse("an IPv6 address stands in brackets")
+        }
+        None => Ok(format!("{authority}:{DEFAULT_PORT}")),
+    }
 }
 
-fn request(authority: &str, call: &Call<'_>) -> Result<Vec<u8>, Failure> {
-    let mut head = format!("{} /api/v1/{} HTTP/1.0\r\nHost: {authority}\r\n", call.method, call.path);
+fn request(address: &str, call: &Call<'_>) -> Result<Vec<u8>, Failure> {
+    let mut head = format!("{} /api/v1/{} HTTP/1.0\r\nHost: {address}\r\n", call.method, call.path);
     if let Some(id) = call.id {
-        if id.chars().any(char::is_control) {
-            return Err(Failure::usage(anyhow::anyhow!("--id must not contain control characters")));
+        if id.is_empty() || id.chars().any(char::is_control) {
+            return Err(Failure::malformed("--id has 1 to 255 bytes and no control characters"));
         }
         head.push_str(&format!("Idempotency-Key: {id}\r\n"));
     }
@@ -110,10 +189,10 @@ fn request(authority: &str, call: &Call<'_>) -> Result<Vec<u8>, Failure> {
     Ok([head.into_bytes(), body.into_bytes()].concat())
 }
 
-fn connect(authority: &str) -> std::io::Result<TcpStream> {
+fn connect(address: &str) -> std::io::Result<TcpStream> {
     let mut last = std::io::Error::other("the name has no address");
-    for address in authority.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, TIMEOUT) {
+    for address in address.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error,
         }
@@ -122,12 +201,25 @@ fn connect(authority: &str) -> std::io::Result<TcpStream> {
 }
 
 fn converse(stream: &mut TcpStream, request: &[u8]) -> std::io::Result<Vec<u8>> {
-    stream.set_read_timeout(Some(TIMEOUT))?;
-    stream.set_write_timeout(Some(TIMEOUT))?;
+    stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
+    stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
     stream.write_all(request)?;
     let mut reply = Vec::new();
     stream.take(REPLY_BYTES_MAX).read_to_end(&mut reply)?;
     Ok(reply)
+}
+
+/// Whether a server of the Redis protocol listens there.
+fn speaks_resp(address: &str) -> bool {
+    let ask = || {
+        let mut stream = connect(address)?;
+        stream.set_read_timeout(Some(CONNECT_TIMEOUT))?;
+        stream.write_all(b"*1\r\n$4\r\nPING\r\n")?;
+        let mut reply = [0; 5];
+        stream.read_exact(&mut reply)?;
+        std::io::Result::Ok(matches!(&reply, b"+PONG" | b"-NOAU"))
+    };
+    ask().unwrap_or(false)
 }
 
 /// Status and body, if the reply is whole.
@@ -145,19 +237,28 @@ fn parse(reply: &[u8]) -> Option<(u16, Vec<u8>)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{authority, encode, parse};
+    use super::{address, encode, parse};
 
     #[test]
     fn servers() {
         for (server, expected) in [
             ("http://127.0.0.1:7070", Some("127.0.0.1:7070")),
             ("http://[::1]:7070/", Some("[::1]:7070")),
-            ("localhost:7070", Some("localhost:7070")),
+            ("localhost:8080", Some("localhost:8080")),
+            ("localhost", Some("localhost:7070")),
+            ("http://[::1]", Some("[::1]:7070")),
+            ("::1", None),
             ("https://127.0.0.1:7070", None),
+            ("resp://127.0.0.1:7071", None),
             ("http://", None),
+            ("http://:7070", None),
+            ("http://host:port", None),
+            ("http://host:0", None),
             ("http://host:1/path", None),
+            ("http://user@host:1", None),
+            ("a b", None),
         ] {
-            assert_eq!(authority(server).ok(), expected, "{server}");
+            assert_eq!(address(server).ok().as_deref(), expected, "{server}");
         }
     }
 

@@ -5,10 +5,14 @@ use std::os::unix::ffi::OsStrExt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use quipu_counting::KEY_BYTES_MAX;
 use serde_json::{Map, Value, json};
 
 use super::client::{Call, Client, encode};
+use super::counter::{COLUMNS, Counter, Results};
 use super::failure::Failure;
+use super::terminal::{self, Screen, print_note};
 use crate::config::units;
 
 /// Which way a step counts.
@@ -20,14 +24,18 @@ pub enum Direction {
     Down,
 }
 
-/// The counter, and the id of the request.
+/// The counter, the id of the request, and whether to say how it went.
 #[derive(Debug, clap::Args)]
 struct Target {
     /// The counter, 1 to 512 bytes
+    #[arg(value_parser = key_parser())]
     key: OsString,
     /// Request id: repeating the command under the same id counts once
     #[arg(long, value_name = "ID")]
     id: Option<String>,
+    /// Print nothing; the exit code says how it went
+    #[arg(short, long, conflicts_with = "json")]
+    quiet: bool,
 }
 
 /// What guards an addition.
@@ -112,6 +120,7 @@ pub struct Change {
 #[derive(Debug, clap::Args)]
 pub struct Get {
     /// The counter
+    #[arg(value_parser = key_parser())]
     key: OsString,
     #[command(flatten)]
     client: Client,
@@ -121,10 +130,18 @@ pub struct Get {
 #[derive(Debug, clap::Args)]
 pub struct GetMany {
     /// The counters
-    #[arg(required = true)]
+    #[arg(required = true, value_name = "KEY", value_parser = key_parser())]
     keys: Vec<OsString>,
     #[command(flatten)]
     client: Client,
+}
+
+/// A key as an argument: any bytes, but not too few or too many.
+pub fn key_parser() -> impl TypedValueParser<Value = OsString> {
+    OsStringValueParser::new().try_map(|key| match key.len() {
+        1..=KEY_BYTES_MAX => Ok(key),
+        length => Err(format!("a key has 1 to {KEY_BYTES_MAX} bytes, not {length}")),
+    })
 }
 
 impl Step {
@@ -134,14 +151,19 @@ impl Step {
             Direction::Up => "/increment",
             Direction::Down => "/decrement",
         };
-        print_value(&self.client, &self.target.call("POST", verb, Some(self.guards.body(self.by))))
+        let reply = self.target.change(&self.client, "POST", verb, Some(self.guards.body(self.by)))?;
+        note_part(reply, self.by);
+        Ok(())
     }
 }
 
 impl Add {
     /// Adds.
     pub fn run(&self) -> Result<(), Failure> {
-        print_value(&self.client, &self.target.call("POST", "/increment", Some(self.guards.body(self.delta))))
+        let body = self.guards.body(self.delta);
+        let reply = self.target.change(&self.client, "POST", "/increment", Some(body))?;
+        note_part(reply, self.delta);
+        Ok(())
     }
 }
 
@@ -152,51 +174,78 @@ impl Set {
         insert(&mut body, "ttlMs", self.ttl);
         insert(&mut body, "ifVersion", self.if_version);
         insert(&mut body, "persist", self.persist.then_some(true));
-        print_value(&self.client, &self.target.call("PUT", "", Some(Value::Object(body))))
+        self.target.change(&self.client, "PUT", "", Some(Value::Object(body))).map(drop)
     }
 }
 
 impl Change {
     /// Back to zero.
     pub fn reset(&self) -> Result<(), Failure> {
-        print_value(&self.client, &self.target.call("POST", "/reset", None))
+        self.target.change(&self.client, "POST", "/reset", None).map(drop)
     }
 
     /// Ceases to exist. Prints what it was.
     pub fn delete(&self) -> Result<(), Failure> {
-        if let Some(reply) = self.client.call(&self.target.call("DELETE", "", None))? {
-            let removed = reply["applied"].as_i64().map_or(0, |applied| applied.wrapping_neg());
-            println!("gone, it was {removed}");
+        let call = self.target.call("DELETE", "", None);
+        if let Some(reply) = self.client.call::<Counter>(&call)?.filter(|_| !self.target.quiet) {
+            let removed = reply.applied.map_or(0, |applied| -i128::from(applied));
+            println!("gone, it was {}", Screen::stdout().number(removed));
+            note_replay(&reply);
         }
         Ok(())
     }
 }
 
 impl Get {
-    /// Prints the bare value.
+    /// Prints the value; for a person also what else is known.
     pub fn run(&self) -> Result<(), Failure> {
         let path = format!("counters/{}", encode(self.key.as_bytes()));
-        print_value(&self.client, &Call { method: "GET", path, id: None, body: None })
+        if let Some(counter) = self.client.call::<Counter>(&Call::get(path))? {
+            let screen = Screen::stdout();
+            let value = screen.number(counter.value);
+            match screen.is_terminal {
+                true => println!("{value}  {}", screen.dim(&format!("({})", counter.details(&screen)))),
+                false => println!("{value}"),
+            }
+        }
+        Ok(())
     }
 }
 
 impl GetMany {
     /// Prints one line for each key.
     pub fn run(&self) -> Result<(), Failure> {
-        let keys: Vec<Value> = self.keys.iter().map(key_body).collect();
-        let call = Call {
-            method: "POST",
-            path: "counters/batch-get".to_owned(),
-            id: None,
-            body: Some(json!({ "keys": keys })),
-        };
-        if let Some(reply) = self.client.call(&call)? {
-            let values = reply["results"].as_array().map(Vec::as_slice).unwrap_or_default();
-            for (key, counter) in self.keys.iter().zip(values) {
-                println!("{}\t{}", key.display(), counter["value"]);
-            }
+        let keys: Vec<Value> = self.keys.iter().map(|key| key_body(key.as_bytes())).collect();
+        if let Some(Results { results }) = self.client.call(&batch_get(&keys))? {
+            print_counters(&results);
         }
         Ok(())
+    }
+}
+
+/// A read of many counters; see [`key_body`].
+pub fn batch_get(keys: &[Value]) -> Call<'static> {
+    let path = "counters/batch-get".to_owned();
+    Call { method: "POST", path, id: None, body: Some(json!({ "keys": keys })) }
+}
+
+/// A key within a body.
+pub fn key_body(key: &[u8]) -> Value {
+    match std::str::from_utf8(key) {
+        Ok(text) => json!(text),
+        Err(_) => json!({ "keyBase64": STANDARD.encode(key) }),
+    }
+}
+
+/// A table for a person; `key<tab>value` lines for a program.
+pub fn print_counters(counters: &[Counter]) {
+    let screen = Screen::stdout();
+    if screen.is_terminal {
+        println!("{}", screen.table(COLUMNS, counters.iter().map(|counter| counter.row(&screen))));
+        return;
+    }
+    for counter in counters {
+        println!("{}\t{}", terminal::key(&counter.key()), counter.value);
     }
 }
 
@@ -204,6 +253,41 @@ impl Target {
     fn call(&self, method: &'static str, verb: &str, body: Option<Value>) -> Call<'_> {
         let path = format!("counters/{}{verb}", encode(self.key.as_bytes()));
         Call { method, path, id: self.id.as_deref(), body }
+    }
+
+    /// Makes the change and prints the value it led to. Returns what else may have to be said.
+    fn change(
+        &self,
+        client: &Client,
+        method: &'static str,
+        verb: &str,
+        body: Option<Value>,
+    ) -> Result<Option<Counter>, Failure> {
+        let reply: Option<Counter> = client.call(&self.call(method, verb, body))?;
+        let reply = reply.filter(|_| !self.quiet);
+        if let Some(reply) = &reply {
+            println!("{}", Screen::stdout().number(reply.value));
+            note_replay(reply);
+        }
+        Ok(reply)
+    }
+}
+
+/// Bounds that saturate may have left room for a part only.
+fn note_part(reply: Option<Counter>, asked: i64) {
+    let applied = reply.and_then(|reply| reply.applied);
+    if let Some(applied) = applied.filter(|applied| applied.unsigned_abs() != asked.unsigned_abs()) {
+        print_note(&format!(
+            "the bounds left room for {} of {}",
+            applied.unsigned_abs(),
+            asked.unsigned_abs()
+        ));
+    }
+}
+
+fn note_replay(reply: &Counter) {
+    if reply.duplicate {
+        print_note("this id was used before; shown is the first outcome, nothing was counted again");
     }
 }
 
@@ -223,23 +307,4 @@ fn insert(body: &mut Map<String, Value>, name: &str, value: Option<impl Into<Val
     if let Some(value) = value {
         body.insert(name.to_owned(), value.into());
     }
-}
-
-fn key_body(key: &OsString) -> Value {
-    match key.to_str() {
-        Some(text) => json!(text),
-        None => json!({ "keyBase64": STANDARD.encode(key.as_bytes()) }),
-    }
-}
-
-fn print_value(client: &Client, call: &Call<'_>) -> Result<(), Failure> {
-    if let Some(reply) = client.call(call)? {
-        println!("{}", reply["value"]);
-        if reply["duplicate"] == json!(true) {
-            eprintln!(
-                "quipu: this id was used before; shown is the first outcome, nothing was counted again"
-            );
-        }
-    }
-    Ok(())
 }

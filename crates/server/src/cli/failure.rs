@@ -7,16 +7,44 @@ use quipu_wire::json::problem::unavailable_code;
 use quipu_wire::refusal::{of_refusal, of_unavailable};
 use serde_json::Value;
 
-/// No connection, or an error that is none of the others.
+/// An error that is none of the others.
 const GENERAL: u8 = 1;
-/// The command line, a setting or the request is malformed.
+/// The command line, a setting, a file or the request is malformed.
 const USAGE: u8 = 2;
+/// What was expected to exist does not.
+const ABSENT: u8 = 4;
+/// Nobody answered as quipu does, and nothing was done.
+const UNREACHABLE: u8 = 12;
+/// Some rows were done, others not.
+const PARTIAL: u8 = 13;
+/// A data folder does not agree with itself.
+const DAMAGED: u8 = 14;
+
+/// Every exit code and its meaning, for the documentation. Refusals stand in [`quipu_wire::refusal`].
+pub const EXIT_CODES: &[(u8, &str)] = &[
+    (0, "done"),
+    (GENERAL, "an error that is none of the below"),
+    (USAGE, "the command line, a setting, a file or the request is malformed; nothing was done"),
+    (3, "refused by a bound of the call or of a policy, or by the range of 64 bits"),
+    (ABSENT, "a condition does not hold: another version, or what was asked for does not exist"),
+    (5, "refused: a policy disables writes"),
+    (6, "refused: the request id was used for another request"),
+    (7, "refused: the producer is fenced"),
+    (8, "too much at the moment: try again later"),
+    (9, "the server's disk is full"),
+    (10, "outcome unknown: try again with the same request id"),
+    (UNREACHABLE, "no quipu server there; nothing was done"),
+    (PARTIAL, "partly done: the message says how far"),
+    (DAMAGED, "`check` found damage"),
+    (130, "interrupted (Ctrl-C)"),
+    (141, "the reader of the output went away, as in `quipu list | head`"),
+];
 
 /// Why a command did not succeed.
 #[derive(Debug)]
 pub struct Failure {
     message: String,
-    /// The exit code; the table is that of [`quipu_wire::refusal`].
+    /// One of [`EXIT_CODES`].
     pub exit_code: u8,
 }
 
@@ -31,10 +59,35 @@ impl Failure {
         Failure { message: describe(&error.into()), exit_code: USAGE }
     }
 
+    /// The same, from a sentence.
+    pub fn malformed(message: impl Into<String>) -> Failure {
+        Failure { message: message.into(), exit_code: USAGE }
+    }
+
     /// The request may or may not have been done.
     pub fn unknown_outcome(message: impl Into<String>) -> Failure {
         let exit_code = of_unavailable(&Unavailable::Failed(String::new())).exit_code;
         Failure { message: message.into(), exit_code }
+    }
+
+    /// There is no server, or something that is none of ours; nothing was done.
+    pub fn unreachable(message: impl Into<String>) -> Failure {
+        Failure { message: message.into(), exit_code: UNREACHABLE }
+    }
+
+    /// Some of it was done.
+    pub fn partial(message: impl Into<String>) -> Failure {
+        Failure { message: message.into(), exit_code: PARTIAL }
+    }
+
+    /// Data do not agree with themselves.
+    pub fn damaged(message: impl Into<String>) -> Failure {
+        Failure { message: message.into(), exit_code: DAMAGED }
+    }
+
+    /// Whether a read may succeed when it is tried again: nobody was there, or not able to answer now.
+    pub fn is_passing(&self) -> bool {
+        [UNREACHABLE, 8, 10].contains(&self.exit_code)
     }
 
     /// The server answered with a problem.
@@ -63,6 +116,7 @@ fn exit_code(status: u16, reason: &str) -> u8 {
     match (refused, not_answered) {
         (Some(refusal), _) => of_refusal(*refusal).exit_code,
         (None, Some(kind)) => of_unavailable(kind).exit_code,
+        (None, None) if status == 404 && reason != "no-such-route" => ABSENT,
         (None, None) if (400..500).contains(&status) => USAGE,
         (None, None) => GENERAL,
     }
@@ -81,7 +135,7 @@ impl From<anyhow::Error> for Failure {
 }
 
 /// An error with what led to it, as far as it does not say that itself.
-fn describe(error: &anyhow::Error) -> String {
+pub fn describe(error: &anyhow::Error) -> String {
     error.chain().fold(String::new(), |said, cause| match cause.to_string() {
         cause if said.is_empty() => cause,
         cause if said.contains(&cause) => said,
@@ -89,9 +143,20 @@ fn describe(error: &anyhow::Error) -> String {
     })
 }
 
+/// The system's words for a failed call, without the number it adds: `Connection refused`.
+pub fn system_words(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    match text.find(" (os error ") {
+        Some(end) => text[..end].to_owned(),
+        None => text,
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Failure, exit_code};
+    use super::{EXIT_CODES, Failure, exit_code};
+    use quipu_counting::Refusal;
+    use quipu_wire::refusal::of_refusal;
     use serde_json::json;
 
     #[test]
@@ -106,7 +171,8 @@ mod tests {
             (504, "outcome-unknown", 10),
             (503, "unavailable", 11),
             (400, "malformed", 2),
-            (404, "no-such-policy", 2),
+            (404, "no-such-policy", 4),
+            (404, "no-such-route", 2),
             (500, "", 1),
         ] {
             assert_eq!(exit_code(status, reason), expected, "{status} {reason}");
@@ -114,8 +180,23 @@ mod tests {
     }
 
     #[test]
+    fn every_exit_code_is_documented_once() {
+        assert!(EXIT_CODES.is_sorted_by(|(one, _), (next, _)| one < next));
+        for refusal in Refusal::ALL {
+            let code = of_refusal(refusal).exit_code;
+            assert!(EXIT_CODES.iter().any(|(documented, _)| *documented == code), "{refusal:?}");
+        }
+    }
+
+    #[test]
     fn a_problem_is_a_sentence() {
         let problem = json!({"detail": "too much", "value": 7, "reason": "above-ceiling"});
         assert_eq!(Failure::from_problem(409, &problem).to_string(), "too much; the value is 7");
+    }
+
+    #[test]
+    fn the_system_speaks_without_numbers() {
+        let error = std::io::Error::from_raw_os_error(111);
+        assert_eq!(super::system_words(&error), "Connection refused");
     }
 }

@@ -2,55 +2,86 @@
 //!
 //! | file | what it says |
 //! |---|---|
-//! | `client` | one HTTP call to a server, blocking |
+//! | `client`, `counter` | one HTTP call to a server, blocking; a counter as it is answered |
 //! | `counters` | incr, decr, add, set, reset, del, get, mget |
+//! | `watch` | counters while they change |
 //! | `policy` | policy set, get, list, del |
+//! | `settings` | config show, check, template |
 //! | `check` | verify a data folder |
 //! | `failure` | what went wrong, for a person and as an exit code |
+//! | `terminal`, `progress`, `interrupt` | how things look, how far they have come, and Ctrl-C |
+//! | `help` | the first page of help, and `docs/cli.md` |
 //!
-//! Human output by default, the API's JSON with `--json`; exit code 0 only on success, the others stand in
-//! [`quipu_wire::refusal`].
+//! Human output on a terminal, plain text behind a pipe, JSON with `--json`; exit code 0 only on success, the
+//! others stand in [`failure::EXIT_CODES`].
 
 mod check;
 mod client;
+mod counter;
 mod counters;
 mod failure;
+mod help;
+mod interrupt;
 mod policy;
+mod progress;
+mod settings;
+mod terminal;
+mod watch;
 
+use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use serde_json::json;
 
-use crate::config::{self, Flags, Resolved};
+use crate::config::{Config, Flags};
 use crate::{bench, serve};
 use failure::Failure;
 
-/// Counts: likes and views, stock and quotas, exactly and durably.
+/// quipu counts: likes and views, stock and quotas, exactly and durably
 #[derive(Debug, Parser)]
-#[command(name = "quipu", version, propagate_version = true, after_help = EXAMPLE)]
+#[command(name = "quipu", version, help_template = help::overview())]
 struct Cli {
     #[command(subcommand)]
     command: Command,
 }
 
-const EXAMPLE: &str = "Example:\n  quipu serve &\n  quipu incr likes:post:7\n  quipu get likes:post:7";
-
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run a server
-    #[command(after_help = "Example:\n  quipu serve --data /var/lib/quipu --memory 4GiB")]
-    Serve(Flags),
+    #[command(after_help = "Examples:
+  quipu serve
+  quipu serve --data /var/lib/quipu --memory 4GiB
+  quipu serve --config quipu.toml --durability interval:100
+
+One line on stderr says when it serves, and where. SIGTERM drains, flushes and ends it.")]
+    Serve {
+        #[command(flatten)]
+        flags: Flags,
+        /// Once it serves, also print where, as one line of JSON on stdout
+        #[arg(long)]
+        json: bool,
+    },
     /// Add one, or more, to a counter
-    #[command(after_help = "Example:\n  quipu incr stock:7 5 --max 100 --id order-1234")]
+    #[command(after_help = "Examples:
+  quipu incr likes:post:7
+  quipu incr stock:7 5 --max 100 --id order-1234
+  quipu incr visits:today --ttl 24h")]
     Incr(counters::Step),
     /// Take one, or more, from a counter
-    #[command(after_help = "Example:\n  quipu decr stock:7 2 --min 0")]
+    #[command(
+        after_help = "Examples:\n  quipu decr stock:7 2 --min 0\n  quipu decr stock:7 50 --min 0 --saturate"
+    )]
     Decr(counters::Step),
     /// Add any number, negative ones too, to a counter
-    #[command(after_help = "Example:\n  quipu add balance:7 -120 --id refund-88")]
+    #[command(
+        after_help = "Examples:\n  quipu add balance:7 -120 --id refund-88\n  quipu add balance:7 500 --json"
+    )]
     Add(counters::Add),
     /// Give a counter a value
-    #[command(after_help = "Example:\n  quipu set stock:7 100 --ttl 24h")]
+    #[command(
+        after_help = "Examples:\n  quipu set stock:7 100 --ttl 24h\n  quipu set stock:7 90 --if-version 4"
+    )]
     Set(counters::Set),
     /// Set a counter back to zero
     #[command(after_help = "Example:\n  quipu reset visits:today")]
@@ -59,51 +90,72 @@ enum Command {
     #[command(after_help = "Example:\n  quipu del stock:7")]
     Del(counters::Change),
     /// Show a counter
-    #[command(after_help = "Example:\n  quipu get likes:post:7")]
+    #[command(after_help = "Examples:
+  quipu get likes:post:7
+  quipu get likes:post:7 --json | jq .version
+
+A counter that does not exist reads as 0.")]
     Get(counters::Get),
     /// Show several counters
-    #[command(after_help = "Example:\n  quipu mget likes:post:7 likes:post:8")]
+    #[command(
+        after_help = "Examples:\n  quipu mget likes:post:7 likes:post:8\n  quipu mget a b | sort -k2 -n"
+    )]
     Mget(counters::GetMany),
-    /// Limits by key pattern
+    /// Follow counters while they change
+    #[command(after_help = "Examples:
+  quipu watch likes:post:7 likes:post:8
+  quipu watch stock:7 --interval 200ms
+  quipu watch stock:7 --json | jq --unbuffered .value
+
+On a terminal: a table of value and rate, redrawn in place. Behind a pipe: a line for each counter at
+the start and for each change seen (key, value, change per second). A restart of the server is waited for.")]
+    Watch(watch::Args),
+    /// Bounds and expiry for all keys of a pattern
     #[command(subcommand, after_help = "Example:\n  quipu policy set 'stock:*' --min 0")]
     Policy(policy::Command),
     /// Verify a data folder that no server is using
-    #[command(after_help = "Example:\n  quipu check ./quipu-data")]
+    #[command(after_help = "Examples:
+  quipu check ./quipu-data
+  quipu check /backup/quipu --quiet || echo damaged
+
+Every counter is read, and the sums are compared with the ledgers. Exit code 14: they do not agree.")]
     Check(check::Args),
     /// Offer load to a Redis-protocol server and measure what it takes
     Bench(Box<bench::Args>),
-    /// Settings
-    #[command(subcommand)]
-    Config(ConfigCommand),
+    /// Settings, and where they come from
+    #[command(subcommand, after_help = "Example:\n  quipu config show --config quipu.toml")]
+    Config(settings::Command),
     /// Print a completion script for a shell
-    #[command(after_help = "Example:\n  quipu completions bash > /etc/bash_completion.d/quipu")]
+    #[command(after_help = "Examples:
+  source <(quipu completions bash)
+  quipu completions bash > ~/.local/share/bash-completion/completions/quipu
+  quipu completions zsh > \"${fpath[1]}/_quipu\"
+  quipu completions fish > ~/.config/fish/completions/quipu.fish")]
     Completions {
         /// Which shell
         shell: clap_complete::Shell,
-    },
-}
-
-#[derive(Debug, Subcommand)]
-enum ConfigCommand {
-    /// Print every setting, its value, and where it comes from
-    #[command(after_help = "Example:\n  quipu config show --config quipu.toml")]
-    Show {
-        #[command(flatten)]
-        flags: Flags,
-        /// Print JSON
+        /// Print JSON, for programs
         #[arg(long)]
         json: bool,
     },
+    /// Print docs/cli.md
+    #[command(hide = true, after_help = "Example:\n  quipu markdown > docs/cli.md")]
+    Markdown,
 }
 
 /// Runs the command line. The exit code is the only thing `main` needs to know.
 pub fn main() -> ExitCode {
+    // A server must survive a client that goes away; there the signal stays ignored.
+    let serves = std::env::args_os().nth(1).is_some_and(|command| command == "serve");
+    if !serves && let Err(error) = interrupt::end_with_the_reader() {
+        terminal::print_note(&format!("a closed pipe will be an error: {error}"));
+    }
     // Usage errors end the process with exit code 2 here, as the table of exit codes says.
     let cli = Cli::parse();
     match run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("quipu: {failure}");
+            terminal::print_error(&failure.to_string());
             ExitCode::from(failure.exit_code)
         }
     }
@@ -111,9 +163,9 @@ pub fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<(), Failure> {
     match command {
-        Command::Serve(flags) => {
-            let (config, _) = config::load(&flags, environment).map_err(Failure::usage)?;
-            Ok(serve::run(&config)?)
+        Command::Serve { flags, json } => {
+            let (config, _) = settings::load(&flags)?;
+            Ok(serve::run(&config, |http, resp| announce(&config, http, resp, json))?)
         }
         Command::Incr(step) => step.run(counters::Direction::Up),
         Command::Decr(step) => step.run(counters::Direction::Down),
@@ -123,47 +175,44 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Del(change) => change.delete(),
         Command::Get(get) => get.run(),
         Command::Mget(get) => get.run(),
+        Command::Watch(args) => args.run(),
         Command::Policy(command) => command.run(),
         Command::Check(args) => args.run(),
         Command::Bench(args) => Ok(bench::run(*args)?),
-        Command::Config(ConfigCommand::Show { flags, json }) => {
-            let (_, resolved) = config::load(&flags, environment).map_err(Failure::usage)?;
-            show_config(&resolved, json);
+        Command::Config(command) => command.run(),
+        Command::Completions { shell, json } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "quipu", &mut script);
+            let script = String::from_utf8_lossy(&script);
+            match json {
+                true => println!("{}", json!({ "shell": shell.to_string(), "script": script })),
+                false => print!("{script}"),
+            }
             Ok(())
         }
-        Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "quipu", &mut std::io::stdout());
+        Command::Markdown => {
+            print!("{}", help::markdown(Cli::command()));
             Ok(())
         }
     }
 }
 
-/// A variable that is not UTF-8 cannot be a setting; it reads as its nearest text and is refused by name.
-fn environment(name: &str) -> Option<String> {
-    std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
-}
-
-fn show_config(resolved: &[Resolved], json: bool) {
-    if json {
-        let rows: Vec<_> = resolved
-            .iter()
-            .map(|Resolved { setting, text, source }| {
-                serde_json::json!({"name": setting.name, "value": text, "source": source.to_string()})
+/// For scripts that let the system choose ports.
+fn announce(config: &Config, http: SocketAddr, resp: SocketAddr, as_json: bool) {
+    if as_json {
+        println!(
+            "{}",
+            json!({
+                "http": http, "resp": resp, "data": config.data, "durability": config.durability.to_string(),
+                "version": env!("CARGO_PKG_VERSION"), "pid": std::process::id(),
             })
-            .collect();
-        println!("{}", serde_json::json!({ "settings": rows }));
-        return;
-    }
-    let width = |of: fn(&Resolved) -> usize| resolved.iter().map(of).max().unwrap_or(0);
-    let (names, values) = (width(|row| row.setting.name.len()), width(|row| row.text.len()));
-    for Resolved { setting, text, source } in resolved {
-        println!("{:names$}  {text:values$}  {source}", setting.name);
+        );
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Cli;
+    use super::{Cli, help};
     use clap::{CommandFactory, Parser};
 
     #[test]
@@ -188,18 +237,40 @@ mod tests {
     }
 
     #[test]
-    fn every_command_shows_an_example() {
+    fn every_command_shows_an_example_and_speaks_json() {
         fn walk(command: &clap::Command) {
             for inner in command.get_subcommands() {
                 let help = inner.get_after_help().map(ToString::to_string).unwrap_or_default();
+                let name = inner.get_name();
+                assert!(help.contains("Example"), "{name} shows no example");
+                let speaks_json = inner.get_arguments().any(|argument| argument.get_long() == Some("json"));
                 assert!(
-                    inner.has_subcommands() || help.contains("Example"),
-                    "{} shows no example",
-                    inner.get_name()
+                    inner.has_subcommands() || inner.is_hide_set() || speaks_json,
+                    "{name} has no --json"
                 );
                 walk(inner);
             }
         }
         walk(&Cli::command());
+    }
+
+    #[test]
+    fn the_first_page_names_every_command_and_fits_a_screen() {
+        let page = Cli::command().render_help().to_string();
+        assert!(page.lines().count() <= 24, "{page}");
+        assert!(page.lines().all(|line| line.chars().count() <= 80), "{page}");
+        for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
+            let name = command.get_name();
+            let words = || page.split([' ', ',', '\n']).filter(|word| *word == name);
+            assert!(words().next().is_some(), "{name} is missing in\n{page}");
+        }
+    }
+
+    /// `cargo xtask fix` writes it.
+    #[test]
+    fn the_page_about_the_command_line_is_fresh() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md");
+        let written = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(written == help::markdown(Cli::command()), "docs/cli.md is stale; run `cargo xtask fix`");
     }
 }

@@ -3,10 +3,16 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::client::{Call, Client, encode};
+use super::counters::key_parser;
 use super::failure::Failure;
+use super::terminal::{self, Screen};
 use crate::config::units;
 
 /// policy set, get, list, del
@@ -26,13 +32,14 @@ pub enum Command {
     },
     /// Remove the policy of a pattern
     #[command(after_help = "Example:\n  quipu policy del 'stock:*'")]
-    Del(One),
+    Del(Del),
 }
 
 /// A pattern.
 #[derive(Debug, clap::Args)]
 pub struct One {
     /// A key in which * stands for any bytes and ? for one
+    #[arg(value_parser = key_parser())]
     pattern: OsString,
     #[command(flatten)]
     client: Client,
@@ -58,6 +65,19 @@ pub struct Set {
     /// Refuse writes, serve reads
     #[arg(long)]
     disabled: bool,
+    /// Print nothing; the exit code says how it went
+    #[arg(short, long, conflicts_with = "json")]
+    quiet: bool,
+}
+
+/// A pattern whose policy goes.
+#[derive(Debug, clap::Args)]
+pub struct Del {
+    #[command(flatten)]
+    one: One,
+    /// Print nothing; the exit code says how it went
+    #[arg(short, long, conflicts_with = "json")]
+    quiet: bool,
 }
 
 impl Command {
@@ -68,21 +88,18 @@ impl Command {
                 let body = json!({
                     "min": set.min, "max": set.max, "saturate": set.saturate, "ttlMs": set.ttl, "disabled": set.disabled
                 });
-                show(set.one.call("PUT", Some(body))?.as_ref());
+                print(&Vec::from_iter(set.one.call::<Policy>("PUT", Some(body))?.filter(|_| !set.quiet)));
             }
-            Command::Get(one) => show(one.call("GET", None)?.as_ref()),
+            Command::Get(one) => print(&Vec::from_iter(one.call::<Policy>("GET", None)?)),
             Command::List { client } => {
-                let call = Call { method: "GET", path: "policies".to_owned(), id: None, body: None };
-                let reply = client.call(&call)?;
-                let policies = reply.as_ref().and_then(|reply| reply["policies"].as_array());
-                policies.into_iter().flatten().for_each(|policy| show(Some(policy)));
+                if let Some(Policies { policies }) = client.call(&Call::get("policies"))? {
+                    print(&policies);
+                }
             }
-            Command::Del(one) => {
-                if let Some(reply) = one.call("DELETE", None)? {
-                    println!(
-                        "{}",
-                        if reply["existed"] == json!(true) { "removed" } else { "there was none" }
-                    );
+            Command::Del(del) => {
+                let removed = del.one.call::<Removed>("DELETE", None)?.filter(|_| !del.quiet);
+                if let Some(Removed { existed }) = removed {
+                    println!("{}", if existed { "removed" } else { "there was none" });
                 }
             }
         }
@@ -91,26 +108,83 @@ impl Command {
 }
 
 impl One {
-    fn call(&self, method: &'static str, body: Option<Value>) -> Result<Option<Value>, Failure> {
+    fn call<T: DeserializeOwned>(
+        &self,
+        method: &'static str,
+        body: Option<Value>,
+    ) -> Result<Option<T>, Failure> {
         let path = format!("policies/{}", encode(self.pattern.as_bytes()));
         self.client.call(&Call { method, path, id: None, body })
     }
 }
 
-/// `stock:*  min 0  max 1000`: the pattern and what was set.
-fn show(policy: Option<&Value>) {
-    let Some(policy) = policy else { return };
-    let pattern = policy["pattern"].as_str().or(policy["patternBase64"].as_str()).unwrap_or_default();
-    let mut line = pattern.to_owned();
-    for (field, name) in [("min", "min"), ("max", "max"), ("ttlMs", "ttl ms")] {
-        if policy[field].is_number() {
-            line.push_str(&format!("  {name} {}", policy[field]));
+/// A policy as a server describes it.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Policy {
+    pattern: Option<String>,
+    pattern_base64: Option<String>,
+    min: Option<i64>,
+    max: Option<i64>,
+    saturate: bool,
+    ttl_ms: Option<u64>,
+    disabled: bool,
+}
+
+#[derive(Debug, Deserialize)]
+struct Policies {
+    policies: Vec<Policy>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Removed {
+    existed: bool,
+}
+
+impl Policy {
+    fn pattern(&self) -> String {
+        match (&self.pattern, &self.pattern_base64) {
+            (Some(text), _) => terminal::key(text.as_bytes()),
+            (None, Some(text)) => terminal::key(&STANDARD.decode(text).unwrap_or_default()),
+            (None, None) => String::new(),
         }
     }
-    for field in ["saturate", "disabled"] {
-        if policy[field] == json!(true) {
-            line.push_str(&format!("  {field}"));
-        }
+
+    /// For a person.
+    fn row(&self, screen: &Screen) -> Vec<String> {
+        let number =
+            |number: Option<i64>| number.map_or_else(|| "-".to_owned(), |number| screen.number(number));
+        let ttl = self.ttl_ms.map_or_else(|| "-".to_owned(), terminal::duration);
+        let above = if self.saturate { "take what is left" } else { "refuse" };
+        let writes = if self.disabled { "disabled" } else { "allowed" };
+        let (min, max) = (number(self.min), number(self.max));
+        vec![self.pattern(), min, max, above.to_owned(), ttl, writes.to_owned()]
     }
-    println!("{line}");
+
+    /// For a program: `stock:*  min 0  max 1000`, the pattern and what was set.
+    fn line(&self) -> String {
+        let mut line = self.pattern();
+        let numbers = [("min", self.min.map(i128::from)), ("max", self.max.map(i128::from))];
+        for (name, number) in numbers.into_iter().chain([("ttlMs", self.ttl_ms.map(i128::from))]) {
+            if let Some(number) = number {
+                line.push_str(&format!("  {name} {number}"));
+            }
+        }
+        for (name, is_set) in [("saturate", self.saturate), ("disabled", self.disabled)] {
+            if is_set {
+                line.push_str(&format!("  {name}"));
+            }
+        }
+        line
+    }
+}
+
+fn print(policies: &[Policy]) {
+    let screen = Screen::stdout();
+    if screen.is_terminal && !policies.is_empty() {
+        let columns = ["PATTERN", "MIN ", "MAX ", "BEYOND", "TTL", "WRITES"];
+        println!("{}", screen.table(&columns, policies.iter().map(|policy| policy.row(&screen))));
+    } else {
+        policies.iter().for_each(|policy| println!("{}", policy.line()));
+    }
 }

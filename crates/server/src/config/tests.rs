@@ -1,4 +1,5 @@
-use super::{Flags, Setting, Source, load, parse_file, settings};
+use super::file::{FromFile, parse};
+use super::{Flags, Setting, Source, load, misspelled_variables, settings};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -15,7 +16,7 @@ fn memory(flag: Option<&str>, variable: Option<&str>, file: Option<&str>) -> (St
     let (config, resolved) = load(&flags, environment).unwrap();
     let memory = resolved.into_iter().find(|resolved| resolved.setting.name == "memory").unwrap();
     let source = match memory.source {
-        Source::File(path) => Source::File(PathBuf::from(path.file_name().unwrap())),
+        Source::File { path, line } => Source::File { path: PathBuf::from(path.file_name().unwrap()), line },
         other => other,
     };
     (memory.text, source, config.memory_bytes)
@@ -23,12 +24,13 @@ fn memory(flag: Option<&str>, variable: Option<&str>, file: Option<&str>) -> (St
 
 #[test]
 fn a_flag_beats_the_environment_beats_the_file_beats_the_default() {
-    let file = Some("memory = \"3MiB\"");
+    let file = Some("# here\nmemory = \"3MiB\"");
+    let at = |line| Source::File { path: "quipu.toml".into(), line };
     for (flag, variable, file, text, source) in [
         (Some("1MiB"), Some("2MiB"), file, "1MiB", Source::Flag("memory")),
         (None, Some("2MiB"), file, "2MiB", Source::Environment("QUIPU_MEMORY")),
-        (None, None, file, "3MiB", Source::File("quipu.toml".into())),
-        (None, None, Some("memory = 4194304"), "4194304", Source::File("quipu.toml".into())),
+        (None, None, file, "3MiB", at(2)),
+        (None, None, Some("memory = 4194304"), "4194304", at(1)),
         (None, None, None, "1GiB", Source::Default),
     ] {
         let (found, from, bytes) = memory(flag, variable, file);
@@ -40,25 +42,30 @@ fn a_flag_beats_the_environment_beats_the_file_beats_the_default() {
 #[test]
 fn a_file_is_read_strictly() {
     let good = "data = \"/var/lib/quipu\"\ninsecure = true\n[http]\nx_request_id = \"ignore\"\n[resp]\nthreads = 2\n";
-    let mut found = parse_file(good).unwrap();
-    found.sort_unstable();
+    let mut found = parse(good).unwrap();
+    found.sort_unstable_by_key(|given| given.line);
     let expected = [
-        ("data", "/var/lib/quipu"),
-        ("http.x_request_id", "ignore"),
-        ("insecure", "true"),
-        ("resp.threads", "2"),
+        ("data", "/var/lib/quipu", 1),
+        ("insecure", "true", 2),
+        ("http.x_request_id", "ignore", 4),
+        ("resp.threads", "2", 6),
     ];
-    assert_eq!(found, expected.map(|(name, text)| (name, text.to_owned())));
-    for (text, named) in [
-        ("memroy = \"1GiB\"", "memroy: there is no such setting"),
-        ("[http]\nport = 7070", "http.port: there is no such setting"),
-        ("http = \"127.0.0.1:7070\"", "http: there is no such setting"),
-        ("memory = 1.5", "memory: a string, a number"),
-        ("memory = [1]", "memory: a string, a number"),
-        ("memory = ", "line 1"),
+    assert_eq!(found, expected.map(|(name, text, line)| FromFile { name, text: text.to_owned(), line }));
+    for (text, line, named) in [
+        ("memroy = \"1GiB\"", 1, "memroy: there is no such setting; did you mean memory?"),
+        ("\nmax-connections = 7", 2, "did you mean max_connections?"),
+        ("[http]\nport = 7070", 2, "http.port: there is no such setting"),
+        ("http = \"127.0.0.1:7070\"", 1, "http: there is no such setting; did you mean http.listen?"),
+        ("colour = \"blue\"", 1, "colour: there is no such setting; there are data, http.listen"),
+        ("memory = 1.5", 1, "memory: a string, a number"),
+        ("memory = [1]", 1, "memory: a string, a number"),
+        ("memory = 99999999999999999999", 1, "too large"),
+        ("\nmemory = ", 2, "expected"),
+        ("memory = \"1GiB\"\nmemory = \"2GiB\"", 2, "duplicate"),
     ] {
-        let error = format!("{:#}", parse_file(text).expect_err(text));
-        assert!(error.contains(named), "{text:?} is refused with {error:?}");
+        let (found, error) = parse(text).expect_err(text);
+        assert!(error.contains(named) && !error.contains('\n'), "{text:?} is refused with {error:?}");
+        assert_eq!(found, line, "{text:?}");
     }
 }
 
@@ -109,4 +116,22 @@ fn names_are_unique() {
     assert_eq!(unique(|setting| setting.name), settings().count());
     assert_eq!(unique(|setting| setting.flag), settings().count());
     assert_eq!(unique(|setting| setting.variable), settings().count());
+}
+
+#[test]
+fn a_variable_that_is_nearly_a_setting_is_noticed() {
+    for (name, meant) in [
+        ("QUIPU_MEMROY", Some("QUIPU_MEMORY")),
+        ("QUIPU_MAX_CONECTIONS", Some("QUIPU_MAX_CONNECTIONS")),
+        ("QUIPU_MEMORY", None),
+        ("QUIPU_SERVER", None),
+        // What Kubernetes sets for a service called quipu.
+        ("QUIPU_SERVICE_HOST", None),
+        ("QUIPU_PORT", None),
+        ("QUIPU_PORT_7070_TCP", None),
+        ("MEMROY", None),
+    ] {
+        let found = misspelled_variables([name.to_owned()].into_iter());
+        assert_eq!(found.first().map(|(_, meant)| *meant), meant, "{name}");
+    }
 }

@@ -1,6 +1,8 @@
 //! Starts the real binary on free ports, finds out where it listens, and talks to it over plain sockets.
 #![allow(dead_code, clippy::unwrap_used)] // each test file uses its own part of this; a panic here is a failed test
 
+pub mod terminal;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -114,7 +116,17 @@ impl Server {
 
     /// The command line client of this server.
     pub fn client(&self, arguments: &[&str]) -> Output {
-        run(arguments, &[("QUIPU_SERVER", &format!("http://{}", self.http))])
+        self.client_command(arguments).output().expect("the binary runs")
+    }
+
+    /// The same, not yet started.
+    pub fn client_command(&self, arguments: &[&str]) -> Command {
+        let mut command = quipu();
+        command
+            .env("QUIPU_SERVER", format!("http://{}", self.http))
+            .env("QUIPU_TARGET", format!("resp://{}", self.resp))
+            .args(arguments);
+        command
     }
 }
 

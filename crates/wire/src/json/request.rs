@@ -46,6 +46,10 @@ fn explain<T: DeserializeOwned>(body: &[u8], error: &serde_json::Error) -> BodyE
     match serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
         // What follows the object is at fault.
         Ok(_) => BodyError(error.to_string()),
+        // Where the text breaks off or is no JSON, the path to a field would only distract.
+        Err(error) if !error.inner().is_data() => {
+            BodyError(format!("the body is not JSON: {}", error.inner()))
+        }
         // The path is "." where the object itself is at fault; the inner message then says all.
         Err(error) => match error.path().to_string().as_str() {
             "." => BodyError(error.inner().to_string()),
@@ -427,7 +431,9 @@ mod tests {
             (r#"{"key":"a"}"#, "`key`: the path names the counter"),
             (r#"{"requestId":"a"}"#, "`requestId`: send it as the header Idempotency-Key"),
             (r#"{"delta":1} x"#, "trailing characters"),
-            (r#"{"delta":1"#, "EOF"),
+            (r#"{"delta":1"#, "the body is not JSON: EOF"),
+            ("{", "the body is not JSON: EOF"),
+            (r#"{"delta":}"#, "the body is not JSON: expected value"),
             ("[]", "expected"),
             ("7", "expected"),
         ] {

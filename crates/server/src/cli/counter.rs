@@ -1,0 +1,135 @@
+//! A counter as a server describes it, and as it is shown.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
+use serde::Deserialize;
+
+use super::terminal::{self, Screen};
+
+/// What a read or a change answers.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Counter {
+    /// The name, where it is UTF-8.
+    pub counter_key: Option<String>,
+    /// The name otherwise.
+    pub key_base64: Option<String>,
+    /// How much was counted.
+    pub value: i64,
+    /// How many changes there were.
+    #[serde(default)]
+    pub version: u64,
+    /// When the last one was.
+    pub updated_at: Option<String>,
+    /// When it ceases to exist, if ever.
+    pub expires_at: Option<String>,
+    /// An unknown key reads as 0 and does not exist.
+    #[serde(default = "yes")]
+    pub exists: bool,
+    /// By how much the value grew, where this is the answer to a change.
+    pub applied: Option<i64>,
+    /// Whether this is the remembered outcome of an earlier request.
+    #[serde(default)]
+    pub duplicate: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// Several counters, in the order they were asked for.
+#[derive(Debug, Deserialize)]
+pub struct Results {
+    /// One for each key.
+    pub results: Vec<Counter>,
+}
+
+/// The columns of [`Counter::row`]; see [`Screen::table`].
+pub const COLUMNS: &[&str] = &["KEY", "VALUE ", "VERSION ", "CHANGED", "EXPIRES"];
+
+impl Counter {
+    /// The name's bytes.
+    pub fn key(&self) -> Vec<u8> {
+        match (&self.counter_key, &self.key_base64) {
+            (Some(text), _) => text.clone().into_bytes(),
+            (None, Some(text)) => STANDARD.decode(text).unwrap_or_default(),
+            (None, None) => Vec::new(),
+        }
+    }
+
+    /// A line of a table for people.
+    pub fn row(&self, screen: &Screen) -> Vec<String> {
+        let (changed, expires) = self.times();
+        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        let version = if self.exists { screen.number(self.version) } else { "-".to_owned() };
+        let key = terminal::key(&self.key());
+        vec![key, screen.number(self.value), version, or_dash(changed), or_dash(expires)]
+    }
+
+    /// `version 7, changed 3m 20s ago, expires in 1h`
+    pub fn details(&self, screen: &Screen) -> String {
+        if !self.exists {
+            return "does not exist".to_owned();
+        }
+        let (changed, expires) = self.times();
+        let mut details = format!("version {}", screen.number(self.version));
+        for (name, time) in [("changed", changed), ("expires", expires)] {
+            if let Some(time) = time {
+                details.push_str(&format!(", {name} {time}"));
+            }
+        }
+        details
+    }
+
+    fn times(&self) -> (Option<String>, Option<String>) {
+        let now_ms = now_ms();
+        let changed = self.updated_at.as_deref().and_then(time_ms).map(|at_ms| relative(at_ms, now_ms));
+        let expires = self.expires_at.as_deref().and_then(time_ms).map(|at_ms| relative(at_ms, now_ms));
+        (changed, expires)
+    }
+}
+
+/// `3m 20s ago`, `now` or `in 1h`.
+fn relative(at_ms: u64, now_ms: u64) -> String {
+    match at_ms.abs_diff(now_ms) {
+        0..1_000 => "now".to_owned(),
+        passed if at_ms < now_ms => format!("{} ago", terminal::duration(passed)),
+        left => format!("in {}", terminal::duration(left)),
+    }
+}
+
+/// The wall clock.
+pub fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// RFC 3339 with any offset, as UTC milliseconds.
+pub fn time_ms(text: &str) -> Option<u64> {
+    text.parse::<Timestamp>().ok().and_then(|time| u64::try_from(time.as_millisecond()).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{relative, time_ms};
+
+    #[test]
+    fn times() {
+        for (text, expected) in [
+            ("2026-02-23T08:15:30.250Z", Some(1_771_834_530_250)),
+            ("2026-02-23T09:15:30.25+01:00", Some(1_771_834_530_250)),
+            ("1970-01-01T00:00:00Z", Some(0)),
+            ("1969-12-31T23:59:59Z", None),
+            ("2026-02-23T08:15:30", None),
+            ("tomorrow", None),
+        ] {
+            assert_eq!(time_ms(text), expected, "{text}");
+        }
+        for (at_ms, shown) in [(799_000, "3m 21s ago"), (1_000_500, "now"), (4_600_000, "in 1h")] {
+            assert_eq!(relative(at_ms, 1_000_000), shown);
+        }
+    }
+}

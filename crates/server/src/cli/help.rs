@@ -1,0 +1,88 @@
+//! The first page of help, and the same knowledge as `docs/cli.md`.
+
+use clap::Command;
+use clap::builder::styling::Style;
+
+use super::failure::EXIT_CODES;
+
+/// All commands in groups, on one screen; the library would give each a line of its own. A test keeps it complete.
+const OVERVIEW: &str = "\
+{about}
+
+Usage: quipu <COMMAND> [ARGUMENTS] [OPTIONS]
+
+Count    incr, decr, add   Add to a counter, or take from it
+         set, reset, del   Give a counter a value, zero it, delete it
+Read     get, mget         Show one counter, or several
+         watch             Follow counters while they change
+Rule     policy            Bounds and expiry for all keys of a pattern
+Operate  serve             Run a server
+         config            Settings, and where they come from
+         check             Verify a data folder
+         bench             Measure a server under load
+         completions       Make the shell complete commands
+
+Each explains itself: quipu COMMAND --help
+Try it:
+  quipu serve &
+  quipu incr likes:post:7
+Exit code 0 means done; 3 refused by a bound, 12 no server; all: docs/cli.md
+";
+
+/// The first page: its groups are set in bold where there is bold.
+pub fn overview() -> String {
+    let bold = Style::new().bold();
+    let emphasize = |line: &str| match line.split_once(' ') {
+        Some((group, rest)) if rest.starts_with(' ') || group == "Usage:" => {
+            format!("{bold}{group}{bold:#} {rest}\n")
+        }
+        _ => format!("{line}\n"),
+    };
+    OVERVIEW
+        .lines()
+        .map(|line| if line.starts_with(' ') { format!("{line}\n") } else { emphasize(line) })
+        .collect()
+}
+
+/// The width of help in `docs/cli.md`.
+const DOCUMENT_COLUMNS: usize = 100;
+
+const INTRODUCTION: &str = "\
+# The command line
+
+Written by `cargo xtask fix` from the definitions of the commands; edit those.
+
+Where stdout is a terminal, commands print for people: tables, `1,234,567`, `3m 20s`. Where it is not, they print plain
+text: `1234567`, columns parted by tabs, no header. `--json` prints JSON in both cases: one object, or one a line where there
+may be many. Errors and notes go to stderr. `NO_COLOR` is respected.
+
+## Exit codes
+
+| code | meaning |
+|---|---|
+";
+
+/// `docs/cli.md`.
+pub fn markdown(command: Command) -> String {
+    let mut text = INTRODUCTION.to_owned();
+    for (code, meaning) in EXIT_CODES {
+        text.push_str(&format!("| {code} | {} |\n", meaning.replace('|', "\\|")));
+    }
+    let mut command = command.term_width(DOCUMENT_COLUMNS);
+    command.build();
+    for inner in command.get_subcommands_mut() {
+        describe(inner, &mut text);
+    }
+    text
+}
+
+fn describe(command: &mut Command, text: &mut String) {
+    if command.is_hide_set() || command.get_name() == "help" {
+        return;
+    }
+    let name = command.get_bin_name().unwrap_or(command.get_name()).to_owned();
+    let help = command.render_long_help().to_string();
+    let lines: Vec<&str> = help.lines().map(str::trim_end).collect();
+    text.push_str(&format!("\n## {name}\n\n```text\n{}\n```\n", lines.join("\n").trim_end()));
+    command.get_subcommands_mut().for_each(|inner| describe(inner, text));
+}
