@@ -99,6 +99,8 @@ impl Collector for Facts {
             let encode = if GROWING.contains(&name) { encode_counter } else { encode_gauge };
             encode(&mut encoder, name, "A fact of the engine", value)?;
         }
+        let help = "The process, for tools on the same machine";
+        encode_gauge(&mut encoder, "process_id", help, std::process::id().into())?;
         let Some(resp) = &self.resp else { return Ok(()) };
         let resp::Statistics { commands, connections_accepted, connections_rejected, waiting } =
             &resp.statistics;
