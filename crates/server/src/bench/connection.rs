@@ -152,6 +152,7 @@ impl Connection {
         }
         self.settle(tally, now_ns, good, false)?;
         self.settle(tally, now_ns, errors, true)?;
+        tally.reply_bytes += position as u64;
         self.input.copy_within(position..self.filled, 0);
         self.filled -= position;
         Ok(())

@@ -33,7 +33,7 @@ use std::io::{IsTerminal, Write};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, ScopedJoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
 use rand::rngs::SmallRng;
@@ -208,12 +208,19 @@ fn gather(args: &Args, target: &Target, workload: &Workload, outcomes: Vec<Outco
         counters_per_operation: workload.counters_per_operation(),
         seed: workload.seed,
         rate: args.rate,
+        started_at_ms: started.map_or(0, unix_ms),
         seconds: started.zip(ended).map_or(0.0, |(started, ended)| (ended - started).as_secs_f64()),
         tally,
         client_cpu_seconds: 0.0,
         server: None,
         sum: None,
     })
+}
+
+/// When `moment` was, in milliseconds since 1970.
+fn unix_ms(moment: Instant) -> u64 {
+    let wall = SystemTime::now() - moment.elapsed();
+    wall.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
 /// The sum of all keys of the workload; a missing key counts nothing.

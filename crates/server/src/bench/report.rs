@@ -30,6 +30,8 @@ pub struct Report {
     pub seed: u64,
     /// Operations per second asked for; `None` is the closed loop.
     pub rate: Option<u64>,
+    /// When the first command was sent, in milliseconds since 1970: what else was watched can be put beside it.
+    pub started_at_ms: u64,
     /// From the first command to the last reply.
     pub seconds: f64,
     /// Replies and their latencies.
@@ -96,12 +98,14 @@ impl Report {
             "seed": self.seed,
             "rate": self.rate,
             "operations": tally.replies,
+            "replyBytes": tally.reply_bytes,
             "errors": tally.error_count(),
             "errorsByCode": tally.errors,
             "firstError": tally.first_error,
             "skipped": tally.skipped,
             "unanswered": tally.unanswered,
             "closedConnections": tally.closed_connections,
+            "startedAtMs": self.started_at_ms,
             "seconds": self.seconds,
             "throughput": self.throughput(),
             "latencyUs": microseconds(&tally.latency_ns),
@@ -250,6 +254,7 @@ mod tests {
             counters_per_operation: 1,
             seed: 9,
             rate: None,
+            started_at_ms: 1_700_000_000_000,
             seconds: 4.0,
             tally,
             client_cpu_seconds: 1.0,

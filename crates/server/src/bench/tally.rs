@@ -15,6 +15,8 @@ const ERROR_CODES_MAX: usize = 32;
 pub struct Tally {
     /// Replies, errors included.
     pub replies: u64,
+    /// Bytes of all replies.
+    pub reply_bytes: u64,
     /// Error replies by their code: the first word of a RESP error, the status over HTTP.
     pub errors: BTreeMap<String, u64>,
     /// Text of the first error reply.
@@ -40,6 +42,7 @@ impl Tally {
         let histogram = || Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3);
         Ok(Tally {
             replies: 0,
+            reply_bytes: 0,
             errors: BTreeMap::new(),
             first_error: None,
             latency_ns: histogram()?,
@@ -79,6 +82,7 @@ impl Tally {
     /// Adds what another thread counted.
     pub fn add(&mut self, other: Tally) -> Result<()> {
         self.replies += other.replies;
+        self.reply_bytes += other.reply_bytes;
         for (code, count) in other.errors {
             *self.errors.entry(code).or_default() += count;
         }
