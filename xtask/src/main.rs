@@ -4,17 +4,17 @@
 //! |---|---|
 //! | `cargo xtask test` | everything a change must pass; a person and CI run the same; it writes no source |
 //! | `cargo xtask fix` | formats, applies what the linter can fix by itself, writes docs/cli.md |
-//! | `cargo xtask bench compare` | the same load on redis-server and quipu, side by side |
-//! | `cargo xtask bench memory` | resident bytes per counter of both |
+//! | `cargo xtask bench` | everything in docs/benchmarks.md, quipu and its peers side by side; parts by name |
 //! | `cargo xtask torture kill` | SIGKILL at random moments: nothing lost, nothing doubled |
 //! | `cargo xtask fuzz` | the fuzz targets, some minutes each (needs cargo-fuzz) |
+//! | `cargo xtask torture overload` | three times what the server can serve, for a minute |
 //! | `cargo xtask torture power` | the file system taken away under load, as a power cut does (needs root) |
 
 #[cfg(test)]
 mod arrows;
-mod compare;
+mod bench;
 mod interrupt;
-mod memory;
+mod overload;
 mod packages;
 #[cfg(test)]
 mod planted;
@@ -44,9 +44,8 @@ enum Task {
     Test,
     /// Format the sources and apply what the linter can fix by itself
     Fix,
-    /// Measure against redis-server on this machine
-    #[command(subcommand)]
-    Bench(Bench),
+    /// Measure quipu and its peers on this machine: everything, or one section
+    Bench(bench::Arguments),
     /// Run every fuzz target for a while (needs `cargo install cargo-fuzz`)
     Fuzz {
         /// Minutes for each target
@@ -62,20 +61,19 @@ enum Task {
 }
 
 #[derive(Subcommand)]
-enum Bench {
-    /// CPU per operation, throughput and latency of both, three interleaved rounds
-    Compare(compare::Arguments),
-    /// Resident bytes per counter of both
-    Memory(memory::Arguments),
-}
-
-#[derive(Subcommand)]
 enum Torture {
     /// Kill the server with SIGKILL at random moments under load
     Kill {
         /// How many kills
         #[arg(long, default_value_t = 100)]
         rounds: u32,
+    },
+    /// Offer three times what the server can serve, over RESP and over HTTP, and watch what becomes of it
+    Overload {
+        #[command(flatten)]
+        arguments: overload::Arguments,
+        #[command(flatten)]
+        options: bench::Options,
     },
     /// Shut the file system down under load without flushing its log, on ext4 and xfs (needs root)
     Power(power::Arguments),
@@ -88,9 +86,9 @@ fn main() -> Result<()> {
         Task::Test => steps::test(),
         Task::Fix => steps::fix(),
         Task::Fuzz { minutes, target } => steps::fuzz(minutes, target.as_deref()),
-        Task::Bench(Bench::Compare(arguments)) => compare::run(&arguments),
-        Task::Bench(Bench::Memory(arguments)) => memory::run(&arguments),
+        Task::Bench(arguments) => bench::run(arguments),
         Task::Torture(Torture::Kill { rounds }) => steps::torture_kill(rounds),
+        Task::Torture(Torture::Overload { arguments, options }) => bench::run_overload(arguments, options),
         Task::Torture(Torture::Power(arguments)) => power::run(&arguments),
     }
 }

@@ -85,7 +85,7 @@ impl World {
 
     fn cut_power(&mut self, binary: &Path, durability: &str, cut: u32, random: &mut StdRng) -> Result<()> {
         self.disk.mount()?;
-        let server = Server::quipu(binary, &self.disk.mount_point, durability)?;
+        let server = Server::quipu(binary, &self.disk.mount_point, &["--durability", durability])?;
         let place = Place::new(server.resp);
         let clients = Clients::start(&place, CLIENTS, &format!("cut-{cut}"), random.random());
         let answers = random.random_range(1..=ANSWERS_PER_CUT_MAX);
@@ -97,7 +97,7 @@ impl World {
         self.disk.unmount()?;
 
         self.disk.mount()?;
-        let server = Server::quipu(binary, &self.disk.mount_point, durability)?;
+        let server = Server::quipu(binary, &self.disk.mount_point, &["--durability", durability])?;
         place.set(server.resp);
         let (acknowledged, retries) = clients.finish().map_err(|reason| anyhow!(reason))?;
         self.acknowledged.extend(acknowledged);

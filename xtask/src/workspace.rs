@@ -30,10 +30,10 @@ pub fn target_folder() -> Result<PathBuf> {
 }
 
 /// Which quipu to drive.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Binary {
     /// Use this quipu instead of building the release binary
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE")]
     binary: Option<PathBuf>,
 }
 

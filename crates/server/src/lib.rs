@@ -10,6 +10,7 @@
 //! | `clock` | the time of entries, shared by both |
 //! | `metrics` | what `/metrics` shows |
 //! | `bench` | the load generator |
+//! | `open_files` | the limit on connections that the system sets |
 //!
 //! Deliberately absent: counting rules and storage. A front turns bytes into a
 //! [`Batch`](quipu_counting::Batch), hands it to [`Counters`](quipu_counting::Counters) and turns replies into bytes.
@@ -20,5 +21,6 @@ pub mod clock;
 pub mod config;
 pub mod http;
 pub mod metrics;
+pub mod open_files;
 pub mod resp;
 pub mod serve;

@@ -107,6 +107,8 @@ impl Collector for Facts {
         if let Some(http) = &self.http {
             encode_http(&mut encoder, http)?;
         }
+        let help = "The process, for tools on the same machine";
+        encode_gauge(&mut encoder, "process_id", help, std::process::id().into())?;
         let Some(resp) = &self.resp else { return Ok(()) };
         let resp::Statistics { commands, connections_accepted, connections_rejected, waiting } =
             &resp.statistics;

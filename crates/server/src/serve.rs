@@ -14,7 +14,6 @@ use parking_lot::Mutex;
 use quipu_counting::Counters;
 use quipu_engine::{Engine, Options};
 use quipu_store::Durability;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
@@ -22,6 +21,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::http::{self, App};
 use crate::metrics::Metrics;
+use crate::open_files;
 use crate::resp::{self, RespServer};
 
 /// How often to look whether the log has failed. Nothing is acknowledged after a failure, so this only decides how
@@ -157,14 +157,9 @@ fn start_log(config: &Config) {
 fn raise_open_files(config: &Config) {
     let fronts = 2;
     let wanted = config.connections_max as u64 * fronts + OTHER_FILES;
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    if current.is_none_or(|current| current >= wanted) {
-        return;
-    }
-    let possible = maximum.map_or(wanted, |maximum| maximum.min(wanted));
-    let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(possible), maximum });
+    let possible = open_files::raise_limit(wanted);
     // Both fronts at their limit at once is rare enough to say nothing about.
-    if raised.is_err() || possible < config.connections_max as u64 + OTHER_FILES {
+    if possible < config.connections_max as u64 + OTHER_FILES {
         tracing::warn!(
             wanted,
             possible,

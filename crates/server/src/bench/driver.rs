@@ -8,26 +8,41 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
-use hdrhistogram::Histogram;
+use anyhow::{Context, Result, bail};
+use mio::event::Event;
 use mio::{Events, Interest, Poll, Token};
 
-use super::connection::{Connection, Tally};
+use super::connection::{Connection, Link};
+use super::tally::Tally;
 use super::target::Target;
+use super::timer::Timer;
 use super::workload::{Generator, Workload};
-
-/// Batches that may wait on one connection in the open loop. Beyond it batches are sent late (and are measured from
-/// when they were due): the generator's memory stays bounded in front of a server that has stopped.
-const BATCHES_IN_FLIGHT_MAX: usize = 64;
 
 /// A server that is silent for this long with commands outstanding is taken for dead.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
-/// `epoll` waits in whole milliseconds; below that the open loop polls without waiting, to start batches on time.
-const POLL_GRANULARITY: Duration = Duration::from_millis(1);
+/// How long to wait for replies when a batch is overdue because its connection's window is full.
+const FULL_WINDOW_WAIT: Duration = Duration::from_millis(1);
 
-/// Latencies are kept up to a minute with three digits.
-const LATENCY_NS_MAX: u64 = 60_000_000_000;
+/// The timer among the connections.
+const TIMER: Token = Token(usize::MAX - 1);
+
+/// When batches are sent.
+#[derive(Debug, Clone, Copy)]
+pub enum Pace {
+    /// When the connection's last batch is answered.
+    Closed,
+    /// At fixed moments.
+    Open {
+        /// Operations per second of this thread.
+        per_second: f64,
+        /// Batches that may wait on one connection. Beyond it batches are sent late (and are measured from when they
+        /// were due): the generator's memory stays bounded in front of a server that has stopped.
+        window: usize,
+        /// Beyond the window batches are not sent at all.
+        skip_late: bool,
+    },
+}
 
 /// One thread's part of a run.
 pub struct Share {
@@ -41,8 +56,10 @@ pub struct Share {
     pub pipeline: u32,
     /// Stop issuing after this time even if operations remain.
     pub time_limit: Option<Duration>,
-    /// Operations per second of this thread in the open loop; `None` is the closed loop.
-    pub rate: Option<f64>,
+    /// Closed or open loop.
+    pub pace: Pace,
+    /// A closed connection is opened again instead of ending the run.
+    pub keep_going: bool,
 }
 
 /// What one thread measured.
@@ -53,11 +70,6 @@ pub struct Outcome {
     pub started: Instant,
     /// When the last reply had come.
     pub ended: Instant,
-}
-
-/// Histogram of latencies in nanoseconds.
-pub fn latency_histogram() -> Result<Histogram<u64>> {
-    Ok(Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3)?)
 }
 
 /// Connects, waits until all threads have, and issues the share's operations. `done` is kept current for a
@@ -79,86 +91,113 @@ pub fn drive(
 }
 
 struct Driver<'a> {
+    target: &'a Target,
     share: &'a Share,
     generator: Generator,
     connections: Vec<Connection>,
     poll: Poll,
+    timer: Timer,
     tally: Tally,
     started: Instant,
     /// Operations handed to a connection.
     issued: u64,
-    /// Open loop: batches handed to a connection; batch `k` is due at `k * batch_interval`.
-    batches_issued: u64,
+    /// Open loop: batches that were due and are sent or skipped; batch `k` is due at `k * pipeline / per_second`.
+    batches_handled: u64,
 }
 
 impl<'a> Driver<'a> {
-    fn connect(target: &Target, workload: &Workload, share: &'a Share) -> Result<Driver<'a>> {
+    fn connect(target: &'a Target, workload: &Workload, share: &'a Share) -> Result<Driver<'a>> {
         let poll = Poll::new()?;
         let mut connections = Vec::with_capacity(share.connections);
         for index in 0..share.connections {
-            let mut connection = Connection::new(target.connect()?.into_nonblocking()?);
-            let interest = Interest::READABLE | Interest::WRITABLE;
-            poll.registry().register(connection.stream_mut(), Token(index), interest)?;
-            connections.push(connection);
+            connections.push(open(target, &poll, index)?);
         }
         Ok(Driver {
+            target,
             share,
             generator: Generator::new(workload, share.first_operation),
             connections,
+            timer: Timer::new(&poll, TIMER).context("cannot make a timer")?,
             poll,
-            tally: Tally { replies: 0, errors: 0, first_error: None, latency_ns: latency_histogram()? },
+            tally: Tally::new()?,
             started: Instant::now(),
             issued: 0,
-            batches_issued: 0,
+            batches_handled: 0,
         })
     }
 
     fn run(&mut self, done: &AtomicU64) -> Result<()> {
-        if self.share.rate.is_none() {
+        if matches!(self.share.pace, Pace::Closed) {
             for index in 0..self.connections.len() {
                 self.send_batch(index, 0)?;
             }
         }
-        let mut events = Events::with_capacity(self.connections.len().max(1));
+        let mut events = Events::with_capacity(self.connections.len() + 1);
         let mut last_reply = Instant::now();
         let mut published = 0;
         loop {
             self.send_due_batches()?;
-            if self.tally.replies == self.issued && self.is_all_issued() {
+            if self.outstanding() == 0 && self.is_all_issued() {
                 return Ok(());
             }
             self.poll_for(&mut events)?;
             let replies_before = self.tally.replies;
-            for event in &events {
-                self.serve(event.token().0, event.is_readable(), event.is_writable())?;
+            for event in events.iter().filter(|event| event.token() != TIMER) {
+                self.serve(event)?;
             }
-            if self.tally.replies > replies_before || self.tally.replies == self.issued {
+            if self.tally.replies > replies_before || self.outstanding() == 0 {
                 last_reply = Instant::now();
                 done.fetch_add(self.tally.replies - published, Ordering::Relaxed);
                 published = self.tally.replies;
             } else if last_reply.elapsed() > SILENCE_MAX {
-                bail!(
-                    "no reply for {} s, {} are missing",
-                    SILENCE_MAX.as_secs(),
-                    self.issued - self.tally.replies
-                );
+                bail!("no reply for {} s, {} are missing", SILENCE_MAX.as_secs(), self.outstanding());
             }
         }
     }
 
-    fn serve(&mut self, index: usize, readable: bool, writable: bool) -> Result<()> {
+    fn serve(&mut self, event: &Event) -> Result<()> {
+        let index = event.token().0;
         let connection = &mut self.connections[index];
-        if writable {
-            connection.flush()?;
+        let mut is_closed = event.is_read_closed();
+        if event.is_writable() {
+            is_closed |= connection.flush()? == Link::Closed;
         }
-        if readable {
+        // Also from a connection that was closed: its last replies may still be there.
+        if event.is_readable() {
             let started = self.started;
-            connection.receive(&mut self.tally, || nanoseconds(started.elapsed()))?;
-            if self.share.rate.is_none() && connection.batches_in_flight() == 0 && !self.is_all_issued() {
-                self.send_batch(index, nanoseconds(self.started.elapsed()))?;
-            }
+            is_closed |=
+                connection.receive(&mut self.tally, || nanoseconds(started.elapsed()))? == Link::Closed;
+        }
+        if is_closed {
+            self.reopen(index)?;
+        }
+        self.continue_closed_loop(index)
+    }
+
+    /// Closed loop: the next batch, once the last one is answered.
+    fn continue_closed_loop(&mut self, index: usize) -> Result<()> {
+        let is_free = self.connections[index].batches_in_flight() == 0;
+        if matches!(self.share.pace, Pace::Closed) && is_free && !self.is_all_issued() {
+            self.send_batch(index, nanoseconds(self.started.elapsed()))?;
         }
         Ok(())
+    }
+
+    /// The server closed a connection: the end of a run that does not want that, a count in one that does.
+    fn reopen(&mut self, index: usize) -> Result<()> {
+        if !self.share.keep_going {
+            bail!("the server closed a connection");
+        }
+        self.tally.closed_connections += 1;
+        self.tally.unanswered += self.connections[index].replies_in_flight();
+        // Dropping the old stream takes it out of the poll.
+        self.connections[index] = open(self.target, &self.poll, index)?;
+        Ok(())
+    }
+
+    /// Operations that have neither a reply nor lost their connection.
+    fn outstanding(&self) -> u64 {
+        self.issued - self.tally.replies - self.tally.unanswered
     }
 
     fn is_all_issued(&self) -> bool {
@@ -174,49 +213,83 @@ impl<'a> Driver<'a> {
         }
         self.issued += u64::from(commands);
         let generator = &mut self.generator;
+        // Should the connection be closed by now, an event will say so.
         self.connections[index].send(start_ns, commands, |output| {
             for _ in 0..commands {
                 generator.append(output);
             }
-        })
+        })?;
+        Ok(())
     }
 
     /// Open loop: hands out the batches that are due, to the connections in turn.
     fn send_due_batches(&mut self) -> Result<()> {
+        let Pace::Open { window, skip_late, .. } = self.share.pace else { return Ok(()) };
+        let mut full_connections = 0;
         while let Some(due) = self.next_due() {
-            let index = (self.batches_issued % self.connections.len() as u64) as usize;
-            let is_full = self.connections[index].batches_in_flight() >= BATCHES_IN_FLIGHT_MAX;
-            if due > self.started.elapsed() || is_full || self.is_all_issued() {
+            let now = self.started.elapsed();
+            if due > now || self.is_all_issued() {
                 break;
             }
-            self.batches_issued += 1;
-            self.send_batch(index, nanoseconds(due))?;
+            let index = (self.batches_handled % self.connections.len() as u64) as usize;
+            if self.connections[index].batches_in_flight() < window {
+                full_connections = 0;
+                self.tally.send_delay_ns.saturating_record(nanoseconds(now - due));
+                self.batches_handled += 1;
+                self.send_batch(index, nanoseconds(due))?;
+            } else if !skip_late {
+                break;
+            } else if full_connections < self.connections.len() {
+                full_connections += 1;
+                self.skip_batches(1);
+            } else {
+                // All are full: whatever is due by now has no place, and counting it one by one could take longer
+                // than it takes to become due.
+                let due_by_now = (now.as_secs_f64() * self.batches_handled as f64 / due.as_secs_f64()) as u64;
+                self.skip_batches(due_by_now.saturating_sub(self.batches_handled).max(1));
+                break;
+            }
         }
         Ok(())
     }
 
+    fn skip_batches(&mut self, batches: u64) {
+        self.batches_handled += batches;
+        self.tally.skipped += batches * u64::from(self.share.pipeline);
+    }
+
     /// When the next batch of the open loop is due, from the start of the run.
     fn next_due(&self) -> Option<Duration> {
-        let rate = self.share.rate?;
-        Some(Duration::from_secs_f64(self.batches_issued as f64 * f64::from(self.share.pipeline) / rate))
+        let Pace::Open { per_second, .. } = self.share.pace else { return None };
+        let seconds = self.batches_handled as f64 * f64::from(self.share.pipeline) / per_second;
+        // A rate so low that its next batch is beyond the clock's end is a batch that never comes.
+        Duration::try_from_secs_f64(seconds).ok()
     }
 
     fn poll_for(&mut self, events: &mut Events) -> Result<()> {
-        let wait = match self.next_due() {
+        let timeout = match self.next_due() {
             Some(due) if !self.is_all_issued() => match due.checked_sub(self.started.elapsed()) {
-                Some(wait) => wait.min(SILENCE_MAX),
-                // Overdue, because its connection is full: replies will wake the poll.
-                None => POLL_GRANULARITY,
+                Some(wait) => {
+                    self.timer.set(wait)?;
+                    SILENCE_MAX
+                }
+                // Overdue: its connection is full, and replies will wake the poll.
+                None => FULL_WINDOW_WAIT,
             },
             _ => SILENCE_MAX,
         };
-        // Rounded down to what the poll can keep: it must not sleep past the moment a batch is due.
-        let timeout = POLL_GRANULARITY.saturating_mul((wait.as_nanos() / POLL_GRANULARITY.as_nanos()) as u32);
         match self.poll.poll(events, Some(timeout)) {
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => Ok(()),
             other => Ok(other?),
         }
     }
+}
+
+fn open(target: &Target, poll: &Poll, index: usize) -> Result<Connection> {
+    let mut connection = Connection::new(target.connect()?.into_nonblocking()?, target.protocol);
+    let interest = Interest::READABLE | Interest::WRITABLE;
+    poll.registry().register(connection.stream_mut(), Token(index), interest)?;
+    Ok(connection)
 }
 
 fn nanoseconds(duration: Duration) -> u64 {

@@ -1,43 +1,52 @@
-//! `quipu bench`: the same load against quipu or any server that speaks the Redis protocol.
+//! `quipu bench`: the same load against quipu, over RESP or HTTP, or any server that speaks the Redis protocol.
 //!
 //! | file | what lives there |
 //! |---|---|
-//! | here | arguments, and the course of a run: prepare, drive, report |
-//! | `workload` | the commands as bytes |
+//! | here | the course of a run: prepare, drive, report |
+//! | `args` | what can be asked for |
+//! | `workload` | which commands on which keys |
+//! | `resp`, `http` | commands and replies as bytes, in both protocols |
 //! | `driver` | the loop of one thread over its connections, closed or open |
+//! | `timer` | wakes the open loop |
 //! | `connection` | one connection: bytes out, replies counted |
-//! | `target` | the address, and a blocking session for what surrounds a run |
+//! | `tally` | what came back |
+//! | `target` | the address, and a session for what surrounds a run |
 //! | `process` | CPU time and memory of the server's process |
 //! | `report` | the result, for people and for programs |
 //!
 //! The generator shares the machine with the server it measures, so it must be cheap itself: one thread drives all
 //! connections, commands are copied together from prebuilt parts, and replies are skipped, not decoded.
 
+mod args;
 mod connection;
 mod driver;
+mod http;
 mod process;
 mod report;
+mod resp;
+mod tally;
 mod target;
+mod timer;
 mod workload;
 
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, ScopedJoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use self::driver::{Outcome, Share, drive, latency_histogram};
+pub use self::args::Args;
+use self::driver::{Outcome, Share, drive};
 use self::report::{Report, ServerUse, SumCheck};
+use self::resp::COUNT_ONCE_SCRIPT;
+use self::tally::Tally;
 use self::target::{Session, Target};
-use self::workload::{COUNT_ONCE_SCRIPT, Command, KeyFormat, Workload, mget_of_range};
-
-/// Operations of a run that is limited by nothing else.
-const DEFAULT_OPERATIONS: u64 = 1_000_000;
+use self::workload::{Command, KeyFormat, Workload};
+use crate::open_files;
 
 /// Keys read with one command when the sum is verified.
 const KEYS_PER_VERIFYING_READ: u64 = 1_000;
@@ -45,60 +54,11 @@ const KEYS_PER_VERIFYING_READ: u64 = 1_000;
 /// How often the progress line is drawn.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Offer load to a Redis-protocol server and measure what it takes
-#[derive(Debug, Clone, clap::Args)]
-#[command(after_help = "Examples:\n  \
-    quipu bench --command incr --connections 50 --pipeline 16 --operations 5000000\n  \
-    quipu bench --target resp://127.0.0.1:6379 --command get --rate 50000 --seconds 30 --json result.json")]
-pub struct Args {
-    /// The server: resp://[user:password@]host:port
-    #[arg(long, default_value = "resp://127.0.0.1:7071")]
-    pub target: String,
-    /// What to send
-    #[arg(long, value_enum, default_value = "incr")]
-    pub command: Command,
-    /// Connections, shared out over the threads
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub connections: u32,
-    /// Commands sent together on a connection
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub pipeline: u32,
-    /// Keys are numbered from 0 to below this
-    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
-    pub keys: u64,
-    /// Name of key number n
-    #[arg(long, default_value = "counter:{n}")]
-    pub key_format: String,
-    /// What `load` adds to each key
-    #[arg(long, default_value_t = 1)]
-    pub value: i64,
-    /// Stop after this many operations [default: 1000000; with --seconds no limit; with load: --keys]
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
-    pub operations: Option<u64>,
-    /// Stop after this many seconds (at most a day)
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    pub seconds: Option<u64>,
-    /// Open loop: start this many operations per second, and count latency from when each should have started
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
-    pub rate: Option<u64>,
-    /// Generator threads
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_024))]
-    pub threads: u32,
-    /// Repeat a run: the same keys and request ids [default: random]
-    #[arg(long)]
-    pub seed: Option<u64>,
-    /// Process of the server, for its CPU and memory [default: asked from a server on this machine]
-    #[arg(long)]
-    pub server_pid: Option<u32>,
-    /// Read all keys before and after, and fail unless their sum grew by what was acknowledged
-    #[arg(long)]
-    pub verify: bool,
-    /// Write the result as JSON to this file
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-}
+/// Files the generator needs beside connections.
+const OTHER_FILES: u64 = 64;
 
-/// Runs the load and prints the report. Fails if any reply was an error or the sum is wrong.
+/// Runs the load and prints the report. Fails if the sum is wrong, or if any reply was an error and nobody asked to
+/// keep going.
 pub fn run(args: Args) -> Result<()> {
     let report = measure(&args)?;
     println!("{report}");
@@ -106,10 +66,11 @@ pub fn run(args: Args) -> Result<()> {
         let text = serde_json::to_string_pretty(&report.to_json())?;
         std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))?;
     }
-    if let Some(first) = &report.first_error {
-        bail!("{} of {} replies were errors, the first: {first}", report.errors, report.operations);
+    if let Some(first) = report.tally.first_error.as_ref().filter(|_| !args.keep_going) {
+        let (errors, operations) = (report.tally.error_count(), report.tally.replies);
+        bail!("{errors} of {operations} replies were errors, the first: {first}");
     }
-    if let Some(sum) = report.sum.filter(|sum| sum.expected != sum.found) {
+    if let Some(sum) = report.sum.filter(|sum| !sum.holds()) {
         bail!("the sum of all keys grew by {}, but {} was acknowledged", sum.found, sum.expected);
     }
     Ok(())
@@ -117,44 +78,55 @@ pub fn run(args: Args) -> Result<()> {
 
 /// Runs the load.
 fn measure(args: &Args) -> Result<Report> {
-    ensure!(args.threads <= args.connections, "--threads {} need as many --connections", args.threads);
     let target = Target::parse(&args.target)?;
+    args.check(target.protocol)?;
+    make_room_for(args.connections)?;
     let mut session = target.connect()?;
-    let workload = prepare_workload(args, &mut session)?;
-    let server_pid = find_server(args, &target, &mut session)?;
+    let workload = prepare_workload(args, &target, &mut session)?;
+    let server_pid = find_server(args, &target, &mut session);
     let sum_before = args.verify.then(|| sum_of_keys(&mut session, &workload)).transpose()?;
-    let checkpoints_before = session.info_number("checkpoints").unwrap_or(None);
+    let checkpoints_before = session.fact("checkpoints");
     let server_cpu_before = server_pid.map(process::cpu_seconds).transpose()?;
     let client_cpu_before = process::cpu_seconds(std::process::id())?;
 
     let outcomes = drive_all(args, &target, &workload)?;
 
-    let client_cpu_seconds = process::cpu_seconds(std::process::id())? - client_cpu_before;
-    let server = match (server_pid, server_cpu_before) {
-        (Some(pid), Some(before)) => {
-            let cpu_seconds = process::cpu_seconds(pid).context("the server has gone")? - before;
-            let checkpoints = match (checkpoints_before, session.info_number("checkpoints").unwrap_or(None)) {
-                (Some(before), Some(after)) => Some(after.saturating_sub(before)),
-                _ => None,
-            };
-            Some(ServerUse { pid, cpu_seconds, resident_bytes: process::resident_bytes(pid)?, checkpoints })
-        }
-        _ => None,
-    };
     let mut report = gather(args, &target, &workload, outcomes)?;
-    report.client_cpu_seconds = client_cpu_seconds;
-    report.server = server;
+    report.client_cpu_seconds = process::cpu_seconds(std::process::id())? - client_cpu_before;
+    if let (Some(pid), Some(before)) = (server_pid, server_cpu_before) {
+        let cpu_seconds = process::cpu_seconds(pid).context("the server has gone")? - before;
+        let checkpoints = match (checkpoints_before, session.fact("checkpoints")) {
+            (Some(before), Some(after)) => Some(after.saturating_sub(before)),
+            _ => None,
+        };
+        let resident_bytes = process::resident_bytes(pid)?;
+        report.server = Some(ServerUse { pid, cpu_seconds, resident_bytes, checkpoints });
+    }
     if let Some(before) = sum_before {
-        let raised = i128::from(args.command.raises_sum_by(args.value));
-        let expected = i128::from(report.operations - report.errors) * raised;
-        report.sum = Some(SumCheck { expected, found: sum_of_keys(&mut session, &workload)? - before });
+        let raised = i128::from(workload.raises_sum_by());
+        report.sum = Some(SumCheck {
+            expected: i128::from(report.tally.replies - report.tally.error_count()) * raised,
+            unknown: i128::from(report.tally.unanswered) * raised,
+            found: sum_of_keys(&mut session, &workload)? - before,
+        });
     }
     Ok(report)
 }
 
-fn prepare_workload(args: &Args, session: &mut Session) -> Result<Workload> {
-    let script_hash = match args.command {
-        Command::ScriptId => {
+/// Every connection is a file.
+fn make_room_for(connections: u32) -> Result<()> {
+    let wanted = u64::from(connections) + OTHER_FILES;
+    let possible = open_files::raise_limit(wanted);
+    ensure!(
+        possible >= wanted,
+        "{connections} connections need {wanted} open files, but only {possible} are allowed; raise it with ulimit -n"
+    );
+    Ok(())
+}
+
+fn prepare_workload(args: &Args, target: &Target, session: &mut Session) -> Result<Workload> {
+    let script_hash = match (args.command, session) {
+        (Command::ScriptId, Session::Resp(session)) => {
             let hash =
                 session.command(&["SCRIPT", "LOAD", COUNT_ONCE_SCRIPT]).context("cannot load the script")?;
             String::from_utf8_lossy(hash.as_bytes().unwrap_or_default()).into_owned()
@@ -163,9 +135,11 @@ fn prepare_workload(args: &Args, session: &mut Session) -> Result<Workload> {
     };
     Ok(Workload {
         command: args.command,
+        protocol: target.protocol,
         key_format: KeyFormat::parse(&args.key_format)?,
         keys: args.keys,
         value: args.value,
+        batch: args.batch,
         seed: args.seed.unwrap_or_else(|| SmallRng::from_os_rng().random()),
         script_hash,
     })
@@ -173,17 +147,17 @@ fn prepare_workload(args: &Args, session: &mut Session) -> Result<Workload> {
 
 /// The process to watch: the one given, or the one a server on this machine names. A server in another process
 /// namespace names a number that means nothing here; then there is none.
-fn find_server(args: &Args, target: &Target, session: &mut Session) -> Result<Option<u32>> {
+fn find_server(args: &Args, target: &Target, session: &mut Session) -> Option<u32> {
     if args.server_pid.is_some() || !target.is_local() {
-        return Ok(args.server_pid);
+        return args.server_pid;
     }
-    let named = session.info_number("process_id").unwrap_or(None).and_then(|pid| u32::try_from(pid).ok());
-    Ok(named.filter(|pid| process::cpu_seconds(*pid).is_ok()))
+    let named = session.fact("process_id").and_then(|pid| u32::try_from(pid).ok());
+    named.filter(|pid| process::cpu_seconds(*pid).is_ok())
 }
 
 /// One thread per share; this thread draws the progress.
 fn drive_all(args: &Args, target: &Target, workload: &Workload) -> Result<Vec<Outcome>> {
-    let shares = shares(args);
+    let shares: Vec<Share> = args.shares(target.protocol);
     let total = shares.iter().map(|share| share.operations).fold(0, u64::saturating_add);
     let (ready, done) = (&Barrier::new(shares.len()), &AtomicU64::new(0));
     thread::scope(|scope| {
@@ -199,35 +173,6 @@ fn drive_all(args: &Args, target: &Target, workload: &Workload) -> Result<Vec<Ou
             .map(|thread| thread.join().unwrap_or_else(|_| bail!("a generator thread failed")))
             .collect()
     })
-}
-
-/// Divides connections, operations and rate over the threads.
-fn shares(args: &Args) -> Vec<Share> {
-    let threads = u64::from(args.threads);
-    let total = match (args.operations, args.seconds) {
-        (Some(operations), _) => operations,
-        (None, _) if args.command == Command::Load => args.keys,
-        (None, Some(_)) => u64::MAX,
-        (None, None) => DEFAULT_OPERATIONS,
-    };
-    let part = |whole: u64, index: u64| whole / threads + u64::from(index < whole % threads);
-    let mut first_operation = 0;
-    (0..threads)
-        .map(|index| {
-            let connections = part(u64::from(args.connections), index);
-            let operations = part(total, index);
-            let share = Share {
-                connections: connections as usize,
-                operations,
-                first_operation,
-                pipeline: args.pipeline,
-                time_limit: args.seconds.map(Duration::from_secs),
-                rate: args.rate.map(|rate| rate as f64 * connections as f64 / f64::from(args.connections)),
-            };
-            first_operation += operations;
-            share
-        })
-        .collect()
 }
 
 fn draw_progress(threads: &[ScopedJoinHandle<'_, Result<Outcome>>], total: u64, done: &AtomicU64) {
@@ -249,28 +194,33 @@ fn draw_progress(threads: &[ScopedJoinHandle<'_, Result<Outcome>>], total: u64, 
 fn gather(args: &Args, target: &Target, workload: &Workload, outcomes: Vec<Outcome>) -> Result<Report> {
     let started = outcomes.iter().map(|outcome| outcome.started).min();
     let ended = outcomes.iter().map(|outcome| outcome.ended).max();
-    let mut latency_ns = latency_histogram()?;
-    for outcome in &outcomes {
-        latency_ns.add(&outcome.tally.latency_ns)?;
+    let mut tally = Tally::new()?;
+    for outcome in outcomes {
+        tally.add(outcome.tally)?;
     }
     Ok(Report {
         target: target.shown(),
         command: args.command.name(),
         connections: args.connections as usize,
-        pipeline: args.pipeline,
+        pipeline: args.pipeline(target.protocol),
         threads: args.threads as usize,
         keys: workload.keys,
+        counters_per_operation: workload.counters_per_operation(),
         seed: workload.seed,
-        rate: args.rate.map(|rate| rate as f64),
-        operations: outcomes.iter().map(|outcome| outcome.tally.replies).sum(),
-        errors: outcomes.iter().map(|outcome| outcome.tally.errors).sum(),
-        first_error: outcomes.into_iter().find_map(|outcome| outcome.tally.first_error),
+        rate: args.rate,
+        started_at_ms: started.map_or(0, unix_ms),
         seconds: started.zip(ended).map_or(0.0, |(started, ended)| (ended - started).as_secs_f64()),
-        latency_ns,
+        tally,
         client_cpu_seconds: 0.0,
         server: None,
         sum: None,
     })
+}
+
+/// When `moment` was, in milliseconds since 1970.
+fn unix_ms(moment: Instant) -> u64 {
+    let wall = SystemTime::now() - moment.elapsed();
+    wall.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
 /// The sum of all keys of the workload; a missing key counts nothing.
@@ -278,9 +228,7 @@ fn sum_of_keys(session: &mut Session, workload: &Workload) -> Result<i128> {
     let mut sum: i128 = 0;
     for from in (0..workload.keys).step_by(KEYS_PER_VERIFYING_READ as usize) {
         let to = workload.keys.min(from + KEYS_PER_VERIFYING_READ);
-        let values = session.exchange(&mget_of_range(&workload.key_format, from, to))?;
-        let values = values.as_elements().context("MGET answered no list")?;
-        sum += values.iter().filter_map(|value| value.as_integer()).map(i128::from).sum::<i128>();
+        sum += session.sum_of_range(&workload.key_format, from, to)?;
     }
     Ok(sum)
 }

@@ -1,46 +1,82 @@
-//! The server under load: its address, and a blocking connection for the few commands around a run.
+//! The server under load: its address and protocol, and a session for what surrounds a run.
 
-use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use quipu_wire::resp::{ReplyDecoder, Value, encode_command};
+use anyhow::{Context, Result, bail, ensure};
 
-/// Port of a target that names none: quipu's RESP port.
-const DEFAULT_PORT: u16 = 7071;
+use super::workload::KeyFormat;
+use super::{http, resp};
 
 /// How long to wait for a connection, and for each reply around a run.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
+/// What is spoken with the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// The Redis protocol.
+    Resp,
+    /// HTTP/1.1, the API of quipu.
+    Http,
+}
+
+impl Protocol {
+    /// As an address begins.
+    pub fn scheme(self) -> &'static str {
+        match self {
+            Protocol::Resp => "resp",
+            Protocol::Http => "http",
+        }
+    }
+
+    /// Quipu's port, for targets that name none.
+    fn default_port(self) -> u16 {
+        match self {
+            Protocol::Resp => 7071,
+            Protocol::Http => 7070,
+        }
+    }
+}
+
 /// Where the load goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
+    /// What is spoken there.
+    pub protocol: Protocol,
     address: SocketAddr,
     /// Arguments of `AUTH`: nothing, a password, or a user and a password.
     credentials: Vec<String>,
 }
 
 impl Target {
-    /// Reads `resp://[user:password@]host[:port]`; `redis://` means the same.
+    /// Reads `resp://[user:password@]host[:port]` (`redis://` means the same) and `http://host[:port]`.
     pub fn parse(text: &str) -> Result<Target> {
-        let rest =
-            ["resp://", "redis://"].iter().find_map(|scheme| text.strip_prefix(scheme)).unwrap_or(text);
-        if rest.contains("://") {
-            bail!("{text:?} is no Redis-protocol address; write resp://127.0.0.1:{DEFAULT_PORT}");
-        }
+        let (protocol, rest) = match text.split_once("://") {
+            Some(("resp" | "redis", rest)) => (Protocol::Resp, rest),
+            Some(("http", rest)) => (Protocol::Http, rest),
+            Some((scheme, _)) => {
+                bail!(
+                    "{text:?}: {scheme} is not spoken here; write resp://127.0.0.1:7071 or http://127.0.0.1:7070"
+                )
+            }
+            None => (Protocol::Resp, text),
+        };
         let (credentials, place) = match rest.trim_end_matches('/').rsplit_once('@') {
             Some((credentials, place)) => (parse_credentials(credentials), place),
             None => (Vec::new(), rest.trim_end_matches('/')),
         };
+        ensure!(
+            credentials.is_empty() || protocol == Protocol::Resp,
+            "{text:?}: credentials are for resp:// only"
+        );
         let has_port = place.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-        let place = if has_port { place.to_string() } else { format!("{place}:{DEFAULT_PORT}") };
+        let place = if has_port { place.to_string() } else { format!("{place}:{}", protocol.default_port()) };
         let address = place
             .to_socket_addrs()
-            .with_context(|| format!("cannot resolve {place:?}; write resp://host:port"))?
+            .with_context(|| format!("cannot resolve {place:?}; write {}://host:port", protocol.scheme()))?
             .next()
             .with_context(|| format!("{place:?} has no address"))?;
-        Ok(Target { address, credentials })
+        Ok(Target { protocol, address, credentials })
     }
 
     /// Whether the server runs on this machine, so that its process can be watched.
@@ -50,7 +86,7 @@ impl Target {
 
     /// The address without credentials.
     pub fn shown(&self) -> String {
-        format!("resp://{}", self.address)
+        format!("{}://{}", self.protocol.scheme(), self.address)
     }
 
     /// Connects and logs in.
@@ -60,13 +96,16 @@ impl Target {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(WAIT_MAX))?;
         stream.set_write_timeout(Some(WAIT_MAX))?;
-        let mut session = Session { stream, input: Vec::new(), decoder: ReplyDecoder::new() };
+        if self.protocol == Protocol::Http {
+            return Ok(Session::Http(http::Session::new(stream)));
+        }
+        let mut session = resp::Session::new(stream);
         if !self.credentials.is_empty() {
             let words: Vec<&str> =
                 ["AUTH"].into_iter().chain(self.credentials.iter().map(String::as_str)).collect();
             session.command(&words).context("the server refused the credentials")?;
         }
-        Ok(session)
+        Ok(Session::Resp(session))
     }
 }
 
@@ -79,62 +118,42 @@ fn parse_credentials(text: &str) -> Vec<String> {
     }
 }
 
-/// A connection on which one command is sent and its reply awaited.
-pub struct Session {
-    stream: TcpStream,
-    input: Vec<u8>,
-    decoder: ReplyDecoder,
+/// A connection on which one question is asked and its answer awaited.
+pub enum Session {
+    /// In the Redis protocol.
+    Resp(resp::Session),
+    /// Over HTTP.
+    Http(http::Session),
 }
 
 impl Session {
-    /// Sends a command of words; an error reply is an error.
-    pub fn command(&mut self, words: &[&str]) -> Result<Value> {
-        let mut bytes = Vec::new();
-        let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
-        encode_command(&mut bytes, &words);
-        self.exchange(&bytes)
-    }
-
-    /// Sends one command that is already encoded; an error reply is an error.
-    pub fn exchange(&mut self, command: &[u8]) -> Result<Value> {
-        self.stream.write_all(command).context("cannot write to the server")?;
-        let value = self.read_reply()?;
-        if let Some(text) = value.as_error() {
-            bail!("the server answered: {}", String::from_utf8_lossy(text));
+    /// A number that the server tells of itself, such as `process_id`, in `INFO` or `/metrics`. Servers that do not
+    /// tell, or understand neither, have none.
+    pub fn fact(&mut self, name: &str) -> Option<u64> {
+        match self {
+            Session::Resp(session) => session.info_number(name),
+            Session::Http(session) => session.metric(name),
         }
-        Ok(value)
+        .unwrap_or(None)
     }
 
-    fn read_reply(&mut self) -> Result<Value> {
-        loop {
-            if let Some((value, length)) = self.decoder.decode(&self.input)? {
-                self.input.drain(..length);
-                return Ok(value);
-            }
-            let mut chunk = [0; 16 * 1024];
-            match self.stream.read(&mut chunk).context("cannot read from the server")? {
-                0 => bail!("the server closed the connection"),
-                count => self.input.extend_from_slice(&chunk[..count]),
-            }
+    /// The sum of the keys `from..to`; a missing key counts nothing.
+    pub fn sum_of_range(&mut self, key_format: &KeyFormat, from: u64, to: u64) -> Result<i128> {
+        match self {
+            Session::Resp(session) => session.sum_of_range(key_format, from, to),
+            Session::Http(session) => session.sum_of_range(key_format, from, to),
         }
-    }
-
-    /// A number from `INFO`, such as `process_id`; `None` if the server does not tell it.
-    pub fn info_number(&mut self, field: &str) -> Result<Option<u64>> {
-        let value = self.command(&["INFO"])?;
-        let text = String::from_utf8_lossy(value.as_bytes().unwrap_or_default()).into_owned();
-        Ok(info_field(&text, field).and_then(|number| number.parse().ok()))
     }
 
     /// Gives the connection to an event loop.
     pub fn into_nonblocking(self) -> Result<mio::net::TcpStream> {
-        self.stream.set_nonblocking(true)?;
-        Ok(mio::net::TcpStream::from_std(self.stream))
+        let stream = match self {
+            Session::Resp(session) => session.into_stream(),
+            Session::Http(session) => session.into_stream(),
+        };
+        stream.set_nonblocking(true)?;
+        Ok(mio::net::TcpStream::from_std(stream))
     }
-}
-
-fn info_field<'a>(info: &'a str, field: &str) -> Option<&'a str> {
-    info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')).map(str::trim)
 }
 
 #[cfg(test)]
@@ -144,29 +163,24 @@ mod tests {
     #[test]
     fn targets_are_addresses_with_optional_credentials() {
         let cases: &[(&str, &str, &[&str])] = &[
-            ("resp://127.0.0.1:6379", "127.0.0.1:6379", &[]),
-            ("redis://127.0.0.1:6379/", "127.0.0.1:6379", &[]),
-            ("127.0.0.1", "127.0.0.1:7071", &[]),
-            ("resp://[::1]:7071", "[::1]:7071", &[]),
-            ("resp://:secret@127.0.0.1:1", "127.0.0.1:1", &["secret"]),
-            ("resp://me:p@ss@127.0.0.1:1", "127.0.0.1:1", &["me", "p@ss"]),
+            ("resp://127.0.0.1:6379", "resp://127.0.0.1:6379", &[]),
+            ("redis://127.0.0.1:6379/", "resp://127.0.0.1:6379", &[]),
+            ("127.0.0.1", "resp://127.0.0.1:7071", &[]),
+            ("resp://[::1]:7071", "resp://[::1]:7071", &[]),
+            ("resp://:secret@127.0.0.1:1", "resp://127.0.0.1:1", &["secret"]),
+            ("resp://me:p@ss@127.0.0.1:1", "resp://127.0.0.1:1", &["me", "p@ss"]),
+            ("http://127.0.0.1", "http://127.0.0.1:7070", &[]),
+            ("http://127.0.0.1:80/", "http://127.0.0.1:80", &[]),
         ];
-        for (text, address, credentials) in cases {
+        for (text, shown, credentials) in cases {
             let target = Target::parse(text).unwrap();
-            assert_eq!(target.address, address.parse().unwrap(), "{text}");
+            assert_eq!(target.shown(), *shown, "{text}");
             assert_eq!(target.credentials, *credentials, "{text}");
-            assert!(!target.shown().contains('@'), "{text}");
         }
-        for bad in ["http://127.0.0.1:7070", "resp://", "resp://no such host:1"] {
+        for bad in
+            ["https://127.0.0.1:7070", "resp://", "resp://no such host:1", "http://me:secret@127.0.0.1:1"]
+        {
             assert!(Target::parse(bad).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn info_is_read_by_whole_field_names() {
-        let info = "# Server\r\nprocess_id:77\r\nprocess_id_other:1\r\ncheckpoints:3\r\n";
-        assert_eq!(info_field(info, "process_id"), Some("77"));
-        assert_eq!(info_field(info, "checkpoints"), Some("3"));
-        assert_eq!(info_field(info, "process"), None);
     }
 }

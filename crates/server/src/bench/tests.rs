@@ -1,5 +1,6 @@
 //! Runs against a real redis-server: what the report says must be what the server holds.
 
+use std::io::Read;
 use std::net::TcpListener;
 use std::process::{Child, Command as Program, Stdio};
 use std::thread;
@@ -25,7 +26,7 @@ impl Redis {
             .expect("redis-server is installed");
         let redis = Redis { child, port };
         let deadline = Instant::now() + Duration::from_secs(20);
-        while redis.target().connect().and_then(|mut session| session.command(&["PING"])).is_err() {
+        while redis.target().connect().is_err() {
             assert!(Instant::now() < deadline, "redis-server does not answer");
             thread::sleep(Duration::from_millis(10));
         }
@@ -36,19 +37,29 @@ impl Redis {
         Target::parse(&format!("resp://127.0.0.1:{}", self.port)).unwrap()
     }
 
+    fn session(&self) -> resp::Session {
+        match self.target().connect().unwrap() {
+            Session::Resp(session) => session,
+            Session::Http(_) => unreachable!("the target is resp"),
+        }
+    }
+
     fn keys(&self) -> i64 {
-        self.target().connect().unwrap().command(&["DBSIZE"]).unwrap().as_integer().unwrap()
+        self.session().command(&["DBSIZE"]).unwrap().as_integer().unwrap()
     }
 
     fn args(&self, line: &str) -> Args {
-        #[derive(Parser)]
-        struct Line {
-            #[command(flatten)]
-            args: Args,
-        }
-        let target = format!("resp://127.0.0.1:{}", self.port);
-        Line::parse_from(["bench", "--target", &target].into_iter().chain(line.split_whitespace())).args
+        parse(&format!("resp://127.0.0.1:{}", self.port), line)
     }
+}
+
+fn parse(target: &str, line: &str) -> Args {
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+    Line::parse_from(["bench", "--target", target].into_iter().chain(line.split_whitespace())).args
 }
 
 impl Drop for Redis {
@@ -64,14 +75,14 @@ fn increments_arrive_once_each() {
     let line = "--command incr --operations 20000 --keys 500 --connections 7 --threads 2 --seed 1 --verify";
     for (pipeline, total) in [(1, 20_000), (16, 40_000), (300, 60_000)] {
         let report = measure(&redis.args(&format!("{line} --pipeline {pipeline}"))).unwrap();
-        assert_eq!((report.operations, report.errors), (20_000, 0));
-        assert_eq!(report.latency_ns.len(), 20_000);
+        assert_eq!((report.tally.replies, report.tally.error_count()), (20_000, 0));
+        assert_eq!(report.tally.latency_ns.len(), 20_000);
         let sum = report.sum.unwrap();
         assert_eq!((sum.expected, sum.found), (20_000, 20_000));
         let server = report.server.expect("a local server names its process");
         assert_eq!(server.pid, redis.child.id());
         let mut session = redis.target().connect().unwrap();
-        let workload = prepare_workload(&redis.args(line), &mut session).unwrap();
+        let workload = prepare_workload(&redis.args(line), &redis.target(), &mut session).unwrap();
         assert_eq!(sum_of_keys(&mut session, &workload).unwrap(), total);
     }
     assert_eq!(redis.keys(), 500);
@@ -90,7 +101,7 @@ fn every_load_runs_without_errors() {
     ];
     for (line, operations, growth) in cases {
         let report = measure(&redis.args(&format!("{line} --verify"))).unwrap();
-        assert_eq!((report.operations, report.first_error), (operations, None), "{line}");
+        assert_eq!((report.tally.replies, report.tally.first_error), (operations, None), "{line}");
         assert_eq!(report.sum.unwrap().found, growth, "{line}");
     }
     assert_eq!(redis.keys(), 5_000 + 2_000, "counters and remembered ids");
@@ -109,8 +120,8 @@ fn the_same_seed_sends_the_same_ids() {
 fn time_limits_end_a_run() {
     let redis = Redis::start();
     let report = measure(&redis.args("--command incr --seconds 1 --keys 10 --verify")).unwrap();
-    assert!(report.operations > 0);
-    assert_eq!(report.sum.unwrap().found, i128::from(report.operations));
+    assert!(report.tally.replies > 0);
+    assert_eq!(report.sum.unwrap().found, i128::from(report.tally.replies));
 }
 
 #[test]
@@ -118,9 +129,10 @@ fn error_replies_are_counted_and_fail_the_run() {
     let redis = Redis::start();
     let args = redis.args("--command add-id --operations 100 --keys 10");
     let report = measure(&args).unwrap();
-    assert_eq!((report.operations, report.errors), (100, 100));
-    assert!(report.first_error.unwrap().starts_with("ERR unknown command 'Q.ADD'"));
-    assert!(run(args).is_err());
+    assert_eq!((report.tally.replies, report.tally.errors["ERR"]), (100, 100));
+    assert!(report.tally.first_error.unwrap().starts_with("ERR unknown command 'Q.ADD'"));
+    assert!(run(args.clone()).is_err());
+    assert!(run(Args { keep_going: true, ..args }).is_ok());
 }
 
 #[test]
@@ -140,4 +152,58 @@ fn a_server_that_is_not_there_is_named() {
     let target = Target::parse(&format!("resp://127.0.0.1:{port}")).unwrap();
     let error = format!("{:#}", target.connect().err().unwrap());
     assert!(error.contains(&format!("cannot connect to resp://127.0.0.1:{port}")), "{error}");
+}
+
+#[test]
+fn an_overload_goes_on_without_waiting() {
+    let redis = Redis::start();
+    // Far more than anything can do: nearly all of it finds its connection full.
+    let line = "--rate 1000000000 --seconds 1 --window 2 --skip-late --pipeline 4 --connections 3 --keys 10 --verify";
+    let report = measure(&redis.args(line)).unwrap();
+    let Tally { replies, skipped, .. } = report.tally;
+    assert!(replies > 0 && skipped > replies, "{replies} replies, {skipped} skipped");
+    assert!(report.sum.unwrap().holds());
+    assert_eq!(report.tally.send_delay_ns.len() * 4, replies);
+}
+
+/// Answers the first `answers` commands of every connection, then closes it. Returns where it listens.
+fn start_closing_server(answers: usize) -> Target {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            thread::spawn(move || {
+                let mut input = [0; 64 * 1024];
+                let mut answered = 0;
+                while let Ok(count @ 1..) = stream.read(&mut input) {
+                    let commands = input[..count].windows(4).filter(|window| window == b"INCR").count();
+                    let left = (answers - answered).min(commands);
+                    let _ = stream.write_all(b":1\r\n".repeat(left).as_slice());
+                    answered += left;
+                    // `INFO` is not understood here.
+                    if answered == answers || commands == 0 {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    Target::parse(&format!("resp://{address}")).unwrap()
+}
+
+#[test]
+fn closed_connections_end_a_run_unless_it_keeps_going() {
+    let target = start_closing_server(10);
+    let args = |line: &str| parse(&target.shown(), line);
+    let line = "--operations 100 --connections 2 --pipeline 4 --keys 10";
+    let error = measure(&args(line)).err().unwrap().to_string();
+    assert_eq!(error, "the server closed a connection");
+
+    for pace in ["", " --rate 1000000"] {
+        let report = measure(&args(&format!("{line} --keep-going{pace}"))).unwrap();
+        let Tally { replies, unanswered, closed_connections, .. } = report.tally;
+        assert_eq!(replies + unanswered, 100, "every operation is accounted for");
+        assert!(closed_connections >= replies / 10 && closed_connections > 0, "{closed_connections}");
+    }
 }

@@ -1,50 +1,32 @@
-//! The commands of a load, as bytes ready to send.
-//!
-//! Every command of every load has the same shape, of which only the keys and the request id change:
-//!
-//! ```text
-//! head                      | keys                  | middle               | id             | tail
-//! *2 $4 INCR                | $9 counter:7          |                      |                |
-//! *5 $5 Q.ADD               | $9 counter:7          | $1 1 $2 ID           | $18 <run>-<n>  |
-//! *7 $7 EVALSHA $40 .. $1 2 | $9 counter:7          |                      | $21 id:<run>-. | $1 1 $5 86400
-//! *101 $4 MGET              | $9 counter:7 (x 100)  |                      |                |
-//! ```
-//!
-//! The fixed parts are built once; a command then costs a few copies and two integers, because the generator
-//! shares the machine with the server it measures.
+//! What a load is: which command on which keys. The bytes are made in `resp` and `http`.
 
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-/// How many keys one `mget100` command reads.
-const KEYS_OF_MGET: usize = 100;
-
-/// How long the Redis script remembers an id: a day, the usual life of an idempotency key.
-const SCRIPT_ID_TTL_SECONDS: &str = "86400";
-
-/// What people write on Redis to count a request once: claim the id, count if it was free, else answer the value.
-pub const COUNT_ONCE_SCRIPT: &str = "if redis.call('SET', KEYS[2], '1', 'NX', 'EX', ARGV[2]) then \
-     return redis.call('INCRBY', KEYS[1], ARGV[1]) else return redis.call('GET', KEYS[1]) end";
+use super::target::Protocol;
+use super::{http, resp};
 
 /// The loads that `quipu bench` can offer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Command {
-    /// INCR of a random key
+    /// Increment of a random key: INCR, or POST .../increment
     Incr,
-    /// GET of a random key
+    /// Read of a random key: GET in both protocols
     Get,
-    /// MGET of 100 random keys; one command is one operation
+    /// MGET of 100 random keys; one command is one operation (RESP)
     Mget100,
-    /// `Q.ADD key 1 ID <unique>`: an increment that can be retried (quipu)
+    /// An increment that can be retried: `Q.ADD key 1 ID <unique>`, or POST with an Idempotency-Key (quipu)
     AddId,
-    /// the same increment on Redis: EVALSHA of SET NX and INCRBY
+    /// The same increment on Redis: EVALSHA of SET NX and INCRBY (RESP)
     ScriptId,
-    /// INCR of one key
+    /// Increment of one key
     Hot,
-    /// INCRBY of every key once, in order: creates the keys
+    /// Add --value to every key once, in order: creates the keys
     Load,
+    /// POST batch-increment of --batch random keys; one request is one operation (HTTP)
+    Batch,
 }
 
 impl Command {
@@ -58,15 +40,16 @@ impl Command {
             Command::ScriptId => "script-id",
             Command::Hot => "hot",
             Command::Load => "load",
+            Command::Batch => "batch",
         }
     }
 
-    /// By how much one operation raises the sum of all keys (`value` is what `load` adds to each key).
-    pub fn raises_sum_by(self, value: i64) -> i64 {
+    /// Whether the load exists in a protocol.
+    pub fn is_spoken_over(self, protocol: Protocol) -> bool {
         match self {
-            Command::Get | Command::Mget100 => 0,
-            Command::Incr | Command::AddId | Command::ScriptId | Command::Hot => 1,
-            Command::Load => value,
+            Command::Incr | Command::Get | Command::AddId | Command::Hot | Command::Load => true,
+            Command::Mget100 | Command::ScriptId => protocol == Protocol::Resp,
+            Command::Batch => protocol == Protocol::Http,
         }
     }
 }
@@ -74,8 +57,10 @@ impl Command {
 /// How key names are made from numbers: `{n}` in the format is replaced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyFormat {
-    before: Vec<u8>,
-    after: Vec<u8>,
+    /// What stands before the number.
+    pub before: String,
+    /// What stands behind it.
+    pub after: String,
 }
 
 impl KeyFormat {
@@ -89,9 +74,9 @@ impl KeyFormat {
         Ok(KeyFormat { before: before.into(), after: after.into() })
     }
 
-    /// Appends key number `n` as a RESP bulk string.
-    pub fn append_bulk(&self, output: &mut Vec<u8>, n: u64) {
-        append_numbered_bulk(output, &self.before, n, &self.after);
+    /// The name of key number `n`.
+    pub fn name(&self, n: u64) -> String {
+        format!("{}{n}{}", self.before, self.after)
     }
 }
 
@@ -100,147 +85,137 @@ impl KeyFormat {
 pub struct Workload {
     /// Which load.
     pub command: Command,
+    /// In which protocol.
+    pub protocol: Protocol,
     /// How keys are named.
     pub key_format: KeyFormat,
     /// Keys are numbered below this.
     pub keys: u64,
     /// What `load` adds to each key.
     pub value: i64,
+    /// Increments in one request of `batch`.
+    pub batch: u32,
     /// Keys are drawn and request ids are named from it: the same seed gives the same run.
     pub seed: u64,
-    /// Hash of [`COUNT_ONCE_SCRIPT`] as the server named it; empty unless the load needs it.
+    /// Hash of the script that counts once, as the server named it; empty unless the load needs it.
     pub script_hash: String,
+}
+
+impl Workload {
+    /// Counters that one operation touches.
+    pub fn counters_per_operation(&self) -> u32 {
+        match self.command {
+            Command::Batch => self.batch,
+            Command::Mget100 => resp::KEYS_OF_MGET,
+            _ => 1,
+        }
+    }
+
+    /// By how much one operation raises the sum of all keys.
+    pub fn raises_sum_by(&self) -> i64 {
+        match self.command {
+            Command::Get | Command::Mget100 => 0,
+            Command::Incr | Command::AddId | Command::ScriptId | Command::Hot => 1,
+            Command::Load => self.value,
+            Command::Batch => i64::from(self.batch),
+        }
+    }
+}
+
+/// Which keys a generator names, one after another.
+pub struct Keys {
+    choice: Choice,
+    count: u64,
+    /// Number of the next operation in the whole run: names request ids and the keys of `load`.
+    pub next_operation: u64,
+    random: SmallRng,
+}
+
+enum Choice {
+    Random,
+    Hot,
+    InOrder,
+}
+
+impl Keys {
+    fn new(workload: &Workload, first_operation: u64) -> Keys {
+        Keys {
+            choice: match workload.command {
+                Command::Hot => Choice::Hot,
+                Command::Load => Choice::InOrder,
+                _ => Choice::Random,
+            },
+            count: workload.keys,
+            next_operation: first_operation,
+            // Threads differ in their first operation, so each draws its own keys.
+            random: SmallRng::seed_from_u64(workload.seed ^ first_operation.rotate_left(32)),
+        }
+    }
+
+    /// The number of the next key.
+    pub fn draw(&mut self) -> u64 {
+        match self.choice {
+            Choice::Random => self.random.random_range(0..self.count),
+            Choice::Hot => 0,
+            Choice::InOrder => self.next_operation % self.count,
+        }
+    }
 }
 
 /// Writes the commands of one thread, one after another.
 pub struct Generator {
-    head: Vec<u8>,
-    middle: Vec<u8>,
-    tail: Vec<u8>,
-    /// Start of every request id; `None` for loads without ids.
-    id_prefix: Option<Vec<u8>>,
-    key_format: KeyFormat,
-    key_choice: KeyChoice,
-    keys: u64,
-    keys_per_command: usize,
-    /// Number of the next operation in the whole run: names request ids and the keys of `load`.
-    next_operation: u64,
-    random: SmallRng,
+    keys: Keys,
+    writer: Writer,
 }
 
-enum KeyChoice {
-    Random,
-    Hot,
-    InOrder,
+enum Writer {
+    Resp(resp::Writer),
+    Http(http::Writer),
 }
 
 impl Generator {
     /// A generator whose operations are numbered from `first_operation`; threads get disjoint ranges, so that no
     /// two of them ever use one request id or load one key.
     pub fn new(workload: &Workload, first_operation: u64) -> Generator {
-        let seed = workload.seed;
-        let (head, middle, tail, id_prefix) = match workload.command {
-            Command::Incr | Command::Hot => (command_head(2, &["INCR"]), vec![], vec![], None),
-            Command::Get => (command_head(2, &["GET"]), vec![], vec![], None),
-            Command::Mget100 => (command_head(1 + KEYS_OF_MGET, &["MGET"]), vec![], vec![], None),
-            Command::Load => {
-                (command_head(3, &["INCRBY"]), vec![], bulks(&[&workload.value.to_string()]), None)
-            }
-            Command::AddId => {
-                (command_head(5, &["Q.ADD"]), bulks(&["1", "ID"]), vec![], Some(format!("{seed:016x}-")))
-            }
-            Command::ScriptId => (
-                command_head(7, &["EVALSHA", &workload.script_hash, "2"]),
-                vec![],
-                bulks(&["1", SCRIPT_ID_TTL_SECONDS]),
-                Some(format!("id:{seed:016x}-")),
-            ),
-        };
         Generator {
-            head,
-            middle,
-            tail,
-            id_prefix: id_prefix.map(String::into_bytes),
-            key_format: workload.key_format.clone(),
-            key_choice: match workload.command {
-                Command::Hot => KeyChoice::Hot,
-                Command::Load => KeyChoice::InOrder,
-                _ => KeyChoice::Random,
+            keys: Keys::new(workload, first_operation),
+            writer: match workload.protocol {
+                Protocol::Resp => Writer::Resp(resp::Writer::new(workload)),
+                Protocol::Http => Writer::Http(http::Writer::new(workload)),
             },
-            keys: workload.keys,
-            keys_per_command: if workload.command == Command::Mget100 { KEYS_OF_MGET } else { 1 },
-            next_operation: first_operation,
-            // Threads differ in their first operation, so each draws its own keys.
-            random: SmallRng::seed_from_u64(seed ^ first_operation.rotate_left(32)),
         }
     }
 
     /// Appends the next command.
     pub fn append(&mut self, output: &mut Vec<u8>) {
-        output.extend_from_slice(&self.head);
-        for _ in 0..self.keys_per_command {
-            let n = match self.key_choice {
-                KeyChoice::Random => self.random.random_range(0..self.keys),
-                KeyChoice::Hot => 0,
-                KeyChoice::InOrder => self.next_operation % self.keys,
-            };
-            self.key_format.append_bulk(output, n);
+        match &mut self.writer {
+            Writer::Resp(writer) => writer.append(output, &mut self.keys),
+            Writer::Http(writer) => writer.append(output, &mut self.keys),
         }
-        output.extend_from_slice(&self.middle);
-        if let Some(prefix) = &self.id_prefix {
-            append_numbered_bulk(output, prefix, self.next_operation, b"");
-        }
-        output.extend_from_slice(&self.tail);
-        self.next_operation += 1;
-    }
-}
-
-/// `MGET` of the keys `from..to`, for adding them up.
-pub fn mget_of_range(key_format: &KeyFormat, from: u64, to: u64) -> Vec<u8> {
-    let mut command = command_head(1 + (to - from) as usize, &["MGET"]);
-    for n in from..to {
-        key_format.append_bulk(&mut command, n);
-    }
-    command
-}
-
-/// The array header of a command of `arguments` words, and its first words.
-pub fn command_head(arguments: usize, words: &[&str]) -> Vec<u8> {
-    let mut head = format!("*{arguments}\r\n").into_bytes();
-    head.extend(bulks(words));
-    head
-}
-
-fn bulks(words: &[&str]) -> Vec<u8> {
-    words.iter().flat_map(|word| format!("${}\r\n{word}\r\n", word.len()).into_bytes()).collect()
-}
-
-fn append_numbered_bulk(output: &mut Vec<u8>, before: &[u8], n: u64, after: &[u8]) {
-    let mut digits = itoa::Buffer::new();
-    let digits = digits.format(n).as_bytes();
-    let mut length = itoa::Buffer::new();
-    let length = length.format(before.len() + digits.len() + after.len()).as_bytes();
-    for part in [b"$", length, b"\r\n", before, digits, after, b"\r\n"] {
-        output.extend_from_slice(part);
+        self.keys.next_operation += 1;
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
 
-    fn workload(command: Command, keys: u64) -> Workload {
+    /// A load for tests of the bytes.
+    pub fn workload(command: Command, protocol: Protocol, keys: u64) -> Workload {
         Workload {
             command,
+            protocol,
             key_format: KeyFormat::parse("counter:{n}").unwrap(),
             keys,
             value: 70_000,
+            batch: 2,
             seed: 0xabc,
             script_hash: "f".repeat(40),
         }
     }
 
-    fn first_commands(workload: &Workload, first_operation: u64, count: usize) -> String {
+    /// The bytes of the first `count` commands.
+    pub fn first_commands(workload: &Workload, first_operation: u64, count: usize) -> String {
         let mut generator = Generator::new(workload, first_operation);
         let mut output = Vec::new();
         for _ in 0..count {
@@ -250,59 +225,19 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_the_bytes_of_the_protocol() {
-        // With one key, random keys are that key.
-        let sha = "f".repeat(40);
-        let cases = [
-            (Command::Incr, "*2\r\n$4\r\nINCR\r\n$9\r\ncounter:0\r\n".to_string()),
-            (Command::Hot, "*2\r\n$4\r\nINCR\r\n$9\r\ncounter:0\r\n".to_string()),
-            (Command::Get, "*2\r\n$3\r\nGET\r\n$9\r\ncounter:0\r\n".to_string()),
-            (Command::Mget100, format!("*101\r\n$4\r\nMGET\r\n{}", "$9\r\ncounter:0\r\n".repeat(100))),
-            (Command::Load, "*3\r\n$6\r\nINCRBY\r\n$9\r\ncounter:0\r\n$5\r\n70000\r\n".to_string()),
-            (
-                Command::AddId,
-                "*5\r\n$5\r\nQ.ADD\r\n$9\r\ncounter:0\r\n$1\r\n1\r\n$2\r\nID\r\n$19\r\n0000000000000abc-12\r\n".to_string(),
-            ),
-            (
-                Command::ScriptId,
-                format!(
-                    "*7\r\n$7\r\nEVALSHA\r\n$40\r\n{sha}\r\n$1\r\n2\r\n$9\r\ncounter:0\r\n\
-                     $22\r\nid:0000000000000abc-12\r\n$1\r\n1\r\n$5\r\n86400\r\n"
-                ),
-            ),
-        ];
-        for (command, expected) in cases {
-            assert_eq!(first_commands(&workload(command, 1), 12, 1), expected, "{}", command.name());
-        }
-    }
-
-    #[test]
-    fn keys_stay_below_their_number_and_lengths_follow_the_digits() {
-        let commands = first_commands(&workload(Command::Incr, 1_000), 0, 5_000);
-        let mut seen = std::collections::HashSet::new();
-        for command in commands.split("*2\r\n").skip(1) {
-            let words: Vec<&str> = command.split("\r\n").collect();
-            let key = words[3];
-            assert_eq!(words[2], format!("${}", key.len()));
-            let n: u64 = key.strip_prefix("counter:").unwrap().parse().unwrap();
-            assert!(n < 1_000);
-            seen.insert(n);
-        }
-        assert!(seen.len() > 900, "5,000 draws of 1,000 keys touch nearly all, not {}", seen.len());
-    }
-
-    #[test]
     fn load_names_every_key_once_across_threads() {
-        let load = workload(Command::Load, 10);
-        let both = first_commands(&load, 0, 4) + &first_commands(&load, 4, 6);
-        for n in 0..10 {
-            assert_eq!(both.matches(&format!("\r\ncounter:{n}\r\n")).count(), 1, "key {n}");
+        for protocol in [Protocol::Resp, Protocol::Http] {
+            let load = workload(Command::Load, protocol, 10);
+            let both = first_commands(&load, 0, 4) + &first_commands(&load, 4, 6);
+            for n in 0..10 {
+                assert_eq!(both.matches(&format!("counter:{n}")).count(), 1, "key {n}");
+            }
         }
     }
 
     #[test]
     fn a_seed_repeats_a_run_and_threads_differ() {
-        let incr = workload(Command::Incr, 1_000_000);
+        let incr = workload(Command::Incr, Protocol::Resp, 1_000_000);
         assert_eq!(first_commands(&incr, 0, 100), first_commands(&incr, 0, 100));
         assert_ne!(first_commands(&incr, 0, 100), first_commands(&incr, 500, 100));
         let other = Workload { seed: 7, ..incr.clone() };
@@ -315,14 +250,6 @@ mod tests {
             assert!(KeyFormat::parse(bad).is_err(), "{bad:?}");
         }
         let format = KeyFormat::parse("counter:post:{n}:like:2026-02-23").unwrap();
-        let mut output = Vec::new();
-        format.append_bulk(&mut output, 42);
-        assert_eq!(output, b"$31\r\ncounter:post:42:like:2026-02-23\r\n");
-    }
-
-    #[test]
-    fn ranges_are_read_with_one_mget() {
-        let format = KeyFormat::parse("k{n}").unwrap();
-        assert_eq!(mget_of_range(&format, 9, 11), b"*3\r\n$4\r\nMGET\r\n$2\r\nk9\r\n$3\r\nk10\r\n");
+        assert_eq!(format.name(42), "counter:post:42:like:2026-02-23");
     }
 }
