@@ -19,7 +19,7 @@
 //! ```
 //!
 //! The way of a batch: `engine` (the seam), `execute` (decide and log), `partition` (state of a range of slots) over
-//! `table` and `record` (how counters lie in memory), `fetch` on a thread of `pool` (what memory does not have).
+//! `table` and `record` (how counters lie in memory), `fetch` on a thread of `pool`, in the order of `queue` (what memory does not have).
 //! Behind it: `checkpoint` (to `rows` of the cold store), `recover` and `replay`, `tend` (the chores, on the thread
 //! of `keeper`), `ids` (remembered requests), `expiries`, `scan`, `check`.
 
@@ -38,6 +38,7 @@ mod partition;
 mod pool;
 mod prefetch;
 mod recent;
+mod queue;
 mod record;
 mod recover;
 mod replay;
