@@ -19,8 +19,8 @@
 //! ```
 //!
 //! The way of a batch: `engine` (the seam), `execute` (decide and log), `partition` (state of a range of slots) over
-//! `table` and `record` (how counters lie in memory), `fetch` on a thread of `pool`, in the order of `queue` (what memory does not have).
-//! Behind it: `checkpoint` (to `rows` of the cold store), `recover` and `replay`, `tend` (the chores, on the thread
+//! `table` and `record` (how counters lie in memory), `fetch` on a thread of `pool`, in the order of `queue` (what
+//! memory does not have). Behind it: `checkpoint` (to `rows` of the cold store), `recover` and `replay`, `tend` (the chores, on the thread
 //! of `keeper`), `ids` (remembered requests), `expiries`, `scan`, `check`.
 
 mod check;
@@ -37,8 +37,8 @@ mod options;
 mod partition;
 mod pool;
 mod prefetch;
-mod recent;
 mod queue;
+mod recent;
 mod record;
 mod recover;
 mod replay;

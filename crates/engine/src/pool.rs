@@ -18,6 +18,8 @@ use crate::queue::{Admitted, Bounds, Next, Queue};
 
 /// Reads of cold counters wait for a disk, not for a processor.
 const THREADS: usize = 4;
+/// So many bytes of keys and ids count as one more request: the bound of the queue is one of memory too.
+const BYTES_PER_REQUEST: usize = 256;
 
 /// A batch that has to wait, and who is told what became of it.
 struct Pending {
@@ -79,10 +81,11 @@ impl Pool {
     /// Takes a batch in; it is finished by another thread, or here at once when there is no room.
     pub fn submit(&self, batch: Batch, now_ms: u64, reliefs_left: usize, finished: Finished) {
         let requests = batch.requests.len();
+        let size = requests + batch.bytes_len() / BYTES_PER_REQUEST;
         let pending = Pending { batch, now_ms, fetched: Fetched::default(), reliefs_left, finished };
         let (admitted, is_closed) = {
             let mut queue = self.shared.queue.lock();
-            (queue.admit(pending, requests, Instant::now()), queue.is_closed())
+            (queue.admit(pending, size, Instant::now()), queue.is_closed())
         };
         match admitted {
             Ok(()) => {
