@@ -5,7 +5,8 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use quipu_counting::service::{Finished, ScanPage};
@@ -17,7 +18,7 @@ use quipu_store::cold::{ColdError, ColdOptions, ColdStore, LsmStore};
 use quipu_store::{Disk, Durability, Log, LogError, RealDisk, spawn_syncer};
 use quipu_wire::entry;
 
-use crate::execute::{Attempt, unavailable};
+use crate::execute::{Attempt, Progress, unavailable};
 use crate::fetch::Fetched;
 use crate::folder::{Folder, Meta};
 use crate::keeper::Keeper;
@@ -53,8 +54,11 @@ pub struct Engine {
     pub(crate) counts: Counts,
     /// Why nothing more can be acknowledged.
     failed: OnceLock<String>,
+    /// The most requests that may wait for the disk, and how long one may.
+    pending_requests_max: usize,
+    pending_wait_max: Duration,
     /// Threads; empty in a simulation.
-    pool: OnceLock<Pool>,
+    pub(crate) pool: OnceLock<Pool>,
     keeper: OnceLock<Keeper>,
     syncer: Mutex<Option<quipu_store::Syncer>>,
     /// Keeps other processes out.
@@ -191,6 +195,8 @@ impl Engine {
             scans: Mutex::default(),
             counts: Counts::default(),
             failed: OnceLock::new(),
+            pending_requests_max: options.pending_requests_max,
+            pending_wait_max: Duration::from_millis(options.pending_wait_ms),
             pool: OnceLock::new(),
             keeper: OnceLock::new(),
             syncer: Mutex::new(None),
@@ -201,7 +207,8 @@ impl Engine {
     fn start_threads(self: &Arc<Engine>, clock: &Clock) -> Result<(), OpenError> {
         let spawn = |source| OpenError::io(Path::new("a thread"), source);
         *self.syncer.lock() = Some(spawn_syncer(&self.log, self.durability)?);
-        let _ = self.pool.set(Pool::start().map_err(spawn)?);
+        let pool = Pool::start(Arc::downgrade(self), self.pending_requests_max, self.pending_wait_max);
+        let _ = self.pool.set(pool.map_err(spawn)?);
         let _ = self.keeper.set(Keeper::start(Arc::downgrade(self), Arc::clone(clock)).map_err(spawn)?);
         Ok(())
     }
@@ -210,18 +217,21 @@ impl Engine {
     /// replies reveal; pass it to [`Counters::settle`] before showing them to anybody.
     pub fn run(&self, batch: &mut Batch, now_ms: u64) -> Result<u64, Unavailable> {
         let mut fetched = Fetched::default();
-        // Where checkpoints of all partitions do not help, waiting for more of them does not either.
-        let mut reliefs_left = self.partitions.len() + 1;
+        let mut reliefs_left = self.reliefs_max();
         loop {
-            match self.attempt(batch, now_ms, &fetched, reliefs_left > 0)? {
-                Attempt::Done(offset) => return Ok(offset),
-                Attempt::Missing(missing) => self.fetch(missing, &mut fetched).map_err(cold_unavailable)?,
-                Attempt::Crowded(partition) => {
+            match self.advance(batch, now_ms, &mut fetched, reliefs_left > 0)? {
+                Progress::Done(offset) => return Ok(offset),
+                Progress::Crowded(partition) => {
                     self.relieve(partition).map_err(cold_unavailable)?;
                     reliefs_left -= 1;
                 }
             }
         }
+    }
+
+    /// Where checkpoints of all partitions do not help, waiting for more of them does not either.
+    fn reliefs_max(&self) -> usize {
+        self.partitions.len() + 1
     }
 
     /// Whether a partition holds so much that is not in the cold store yet, or the log behind the checkpoints
@@ -290,17 +300,13 @@ impl Counters for Engine {
 
     fn finish(&self, mut batch: Batch, now_ms: u64, finished: Finished) {
         self.counts.pending_batches.add(1);
-        let Some(pool) = self.pool.get() else {
-            let result = self.run(&mut batch, now_ms);
-            return finished(batch, result);
-        };
-        let Some(engine) = self.keeper.get().and_then(|keeper| Weak::upgrade(keeper.engine())) else {
-            return finished(batch, Err(Unavailable::Busy("the engine is closing".to_string())));
-        };
-        pool.submit(move |admitted| {
-            let result = if admitted { engine.run(&mut batch, now_ms) } else { Err(too_many_pending()) };
-            finished(batch, result);
-        });
+        match self.pool.get() {
+            Some(pool) => pool.submit(batch, now_ms, self.reliefs_max(), finished),
+            None => {
+                let result = self.run(&mut batch, now_ms);
+                finished(batch, result);
+            }
+        }
     }
 
     fn settle(&self, offset: u64) -> Result<(), Unavailable> {
@@ -377,10 +383,6 @@ pub(crate) fn cold_unavailable(error: ColdError) -> Unavailable {
         ColdError::Full { .. } => Unavailable::Full(error.to_string()),
         other => Unavailable::Unreadable(other.to_string()),
     }
-}
-
-fn too_many_pending() -> Unavailable {
-    Unavailable::Busy("too many requests wait for counters on disk".to_string())
 }
 
 fn check_options(options: &Options) -> Result<(), OpenError> {

@@ -25,7 +25,7 @@ use quipu_store::{Appender, LogError};
 use quipu_wire::entry;
 use smallvec::SmallVec;
 
-use crate::engine::Engine;
+use crate::engine::{Engine, cold_unavailable};
 use crate::fetch::{Fetched, Missing};
 use crate::ids::Known;
 use crate::partition::{Partition, hash};
@@ -46,6 +46,14 @@ pub enum Attempt {
     /// It did not run: this must be fetched first.
     Missing(Missing),
     /// It did not run: this partition has too much that is not yet in the cold store.
+    Crowded(u16),
+}
+
+/// How far a batch came with everything it needs being fetched.
+pub enum Progress {
+    /// It ran; its replies reveal the log up to this offset.
+    Done(u64),
+    /// It did not run: this partition needs a checkpoint first.
     Crowded(u16),
 }
 
@@ -74,6 +82,23 @@ thread_local! {
 type Guards<'a> = SmallVec<[Option<MutexGuard<'a, Partition>>; 16]>;
 
 impl Engine {
+    /// Fetches what the batch needs and runs it, unless it has to make way for a checkpoint.
+    pub(crate) fn advance(
+        &self,
+        batch: &mut Batch,
+        now_ms: u64,
+        fetched: &mut Fetched,
+        yields: bool,
+    ) -> Result<Progress, Unavailable> {
+        loop {
+            match self.attempt(batch, now_ms, fetched, yields)? {
+                Attempt::Done(offset) => return Ok(Progress::Done(offset)),
+                Attempt::Crowded(partition) => return Ok(Progress::Crowded(partition)),
+                Attempt::Missing(missing) => self.fetch(missing, fetched).map_err(cold_unavailable)?,
+            }
+        }
+    }
+
     /// Runs the batch if everything it needs is in memory or in `fetched`. With `yields` it makes way for the
     /// checkpoint of a crowded partition.
     pub(crate) fn attempt(

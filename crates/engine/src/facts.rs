@@ -19,6 +19,9 @@ pub fn facts(engine: &Engine) -> Vec<(&'static str, u64)> {
     }
     let cold = engine.cold.stats();
     let counts = &engine.counts;
+    let (waiting, refused_full, refused_late) = engine.pool.get().map_or((0, 0, 0), |pool| {
+        (pool.requests() as u64, pool.refused().full.get(), pool.refused().late.get())
+    });
     vec![
         ("counters", counters),
         ("counters_in_memory", hot),
@@ -47,5 +50,8 @@ pub fn facts(engine: &Engine) -> Vec<(&'static str, u64)> {
         ("cold_disk_bytes", cold.disk_bytes),
         ("cold_cache_bytes", cold.cache_bytes),
         ("pending_batches", counts.pending_batches.get()),
+        ("pending_requests", waiting),
+        ("shed_queue_full", refused_full),
+        ("shed_queue_wait", refused_late),
     ]
 }

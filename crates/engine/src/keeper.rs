@@ -14,7 +14,6 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// See the head of this file.
 pub struct Keeper {
-    engine: Weak<Engine>,
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -30,17 +29,12 @@ impl Keeper {
     pub fn start(engine: Weak<Engine>, clock: Clock) -> std::io::Result<Keeper> {
         let shared = Arc::new(Shared::default());
         let thread = {
-            let (engine, shared) = (engine.clone(), Arc::clone(&shared));
+            let shared = Arc::clone(&shared);
             std::thread::Builder::new()
                 .name("quipu-keeper".to_string())
                 .spawn(move || work(&engine, &shared, &clock))?
         };
-        Ok(Keeper { engine, shared, thread: Mutex::new(Some(thread)) })
-    }
-
-    /// The engine it keeps.
-    pub fn engine(&self) -> &Weak<Engine> {
-        &self.engine
+        Ok(Keeper { shared, thread: Mutex::new(Some(thread)) })
     }
 
     /// Ends the thread, after the checkpoint it may be busy with.

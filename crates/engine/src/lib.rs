@@ -19,9 +19,9 @@
 //! ```
 //!
 //! The way of a batch: `engine` (the seam), `execute` (decide and log), `partition` (state of a range of slots) over
-//! `table` and `record` (how counters lie in memory), `fetch` on a thread of `pool` (what memory does not have).
-//! Behind it: `checkpoint` (to `rows` of the cold store), `recover` and `replay`, `tend` (the chores, on the thread
-//! of `keeper`), `ids` (remembered requests), `expiries`, `scan`, `list`, `check`.
+//! `table` and `record` (how counters lie in memory), `fetch` on a thread of `pool`, in the order of `queue` (what
+//! memory does not have). Behind it: `checkpoint` (to `rows` of the cold store), `recover` and `replay`, `tend` (the
+//! chores, on the thread of `keeper`), `ids` and `recent` (remembered requests), `expiries`, `scan`, `list`, `check`.
 
 mod check;
 mod checkpoint;
@@ -38,6 +38,7 @@ mod options;
 mod partition;
 mod pool;
 mod prefetch;
+mod queue;
 mod recent;
 mod record;
 mod recover;

@@ -24,6 +24,10 @@ pub struct Options {
     pub id_window_ms: u64,
     /// How much log may lie behind the oldest checkpoint; bounds the time of a restart.
     pub log_tail_bytes: u64,
+    /// Requests that may wait for the disk at the same time; more are refused as busy. Each takes about 250 bytes.
+    pub pending_requests_max: usize,
+    /// How long one may wait for its turn before it is refused as busy.
+    pub pending_wait_ms: u64,
     /// Sizes of the log.
     pub log: LogOptions,
     /// The clock of the keeper; by default the system's.
@@ -43,6 +47,8 @@ impl Default for Options {
             partitions: 16,
             id_window_ms: 24 * 3_600_000,
             log_tail_bytes: 128 << 20,
+            pending_requests_max: 200_000,
+            pending_wait_ms: 1_000,
             log: LogOptions::default(),
             clock: Arc::new(system_time_ms),
             entropy: None,

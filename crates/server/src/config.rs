@@ -35,6 +35,16 @@ pub struct Config {
     pub resp_listen: SocketAddr,
     /// Threads that serve RESP; 0 for the front's own choice.
     pub resp_threads: usize,
+    /// A RESP connection without a command for so long is closed; 0 for never.
+    pub resp_idle_ms: u64,
+    /// Replies a RESP connection may leave untaken before it is no longer served.
+    pub resp_output_bytes_max: usize,
+    /// What all RESP connections together may have in memory.
+    pub resp_buffer_bytes_max: usize,
+    /// Requests that may wait for the disk.
+    pub queue_requests_max: usize,
+    /// How long a request may wait for the disk.
+    pub queue_wait_ms: u64,
     /// When a change is acknowledged.
     pub durability: Durability,
     /// What counters may take in memory.
@@ -119,6 +129,51 @@ const SETTINGS: &[Setting] = &[
         value_name: "NUMBER",
         help: "Threads that serve RESP; 0 chooses by the number of cores",
         read: |config, text| read_into(&mut config.resp_threads, text, threads),
+    },
+    Setting {
+        name: "resp.idle_timeout",
+        flag: "resp-idle-timeout",
+        variable: "QUIPU_RESP_IDLE_TIMEOUT",
+        default: "never",
+        value_name: "DURATION|never",
+        help: "A RESP connection without a command for so long is closed",
+        read: |config, text| read_into(&mut config.resp_idle_ms, text, duration_or_never),
+    },
+    Setting {
+        name: "resp.output_limit",
+        flag: "resp-output-limit",
+        variable: "QUIPU_RESP_OUTPUT_LIMIT",
+        default: "32MiB",
+        value_name: "SIZE",
+        help: "Replies a RESP connection may leave untaken; with more it is not served until it takes them",
+        read: |config, text| read_into(&mut config.resp_output_bytes_max, text, buffer),
+    },
+    Setting {
+        name: "resp.buffer_limit",
+        flag: "resp-buffer-limit",
+        variable: "QUIPU_RESP_BUFFER_LIMIT",
+        default: "256MiB",
+        value_name: "SIZE",
+        help: "Commands and replies of all RESP connections in memory; with more, those that hold most are closed",
+        read: |config, text| read_into(&mut config.resp_buffer_bytes_max, text, buffer),
+    },
+    Setting {
+        name: "queue.requests",
+        flag: "queue-requests",
+        variable: "QUIPU_QUEUE_REQUESTS",
+        default: "200000",
+        value_name: "NUMBER",
+        help: "Requests that may wait for the disk; more are refused as busy",
+        read: |config, text| read_into(&mut config.queue_requests_max, text, queued),
+    },
+    Setting {
+        name: "queue.wait",
+        flag: "queue-wait",
+        variable: "QUIPU_QUEUE_WAIT",
+        default: "1s",
+        value_name: "DURATION",
+        help: "How long a request may wait for its turn at the disk before it is refused as busy",
+        read: |config, text| read_into(&mut config.queue_wait_ms, text, units::duration_ms),
     },
     Setting {
         name: "durability",
@@ -221,6 +276,31 @@ fn threads(text: &str) -> Result<usize, &'static str> {
         Ok(threads) if threads <= RESP_THREADS_MAX => Ok(threads),
         _ => Err("a number from 0 to 256"),
     }
+}
+
+fn duration_or_never(text: &str) -> Result<u64, &'static str> {
+    match text {
+        "never" => Ok(0),
+        text => units::duration_ms(text).map_err(|_| "a duration like 90s, 15m or 24h, or never"),
+    }
+}
+
+/// Less than this and ordinary pipelines would be interrupted.
+const BUFFER_BYTES_MIN: u64 = 1 << 20;
+
+fn buffer(text: &str) -> Result<usize, &'static str> {
+    let bytes = units::size(text).ok().filter(|bytes| *bytes >= BUFFER_BYTES_MIN);
+    bytes.and_then(|bytes| usize::try_from(bytes).ok()).ok_or("a size of at least 1MiB")
+}
+
+/// More requests than this take more memory than anybody wants to give to waiting.
+const QUEUE_REQUESTS_MAX: usize = 100_000_000;
+
+fn queued(text: &str) -> Result<usize, &'static str> {
+    text.parse()
+        .ok()
+        .filter(|number| (1..=QUEUE_REQUESTS_MAX).contains(number))
+        .ok_or("a number from 1 to 100000000")
 }
 
 fn partitions(text: &str) -> Result<u16, &'static str> {
@@ -346,6 +426,11 @@ fn blank() -> Config {
         http: Limits::default(),
         resp_listen: nowhere,
         resp_threads: 0,
+        resp_idle_ms: 0,
+        resp_output_bytes_max: 0,
+        resp_buffer_bytes_max: 0,
+        queue_requests_max: 0,
+        queue_wait_ms: 0,
         durability: Durability::Sync,
         memory_bytes: 0,
         partitions: 0,

@@ -8,6 +8,7 @@ use std::time::Duration;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -83,7 +84,11 @@ const GROWING: &[&str] = &[
     "checkpoint_rows",
     "cold_reads",
     "cold_id_reads",
+    "pending_batches",
 ];
+
+/// How the names of facts begin that count what was refused; the rest of the name is the reason.
+const SHED: &str = "shed_";
 
 /// What the engine and the RESP front know of themselves, asked for at each scrape.
 struct Facts {
@@ -100,7 +105,13 @@ impl fmt::Debug for Facts {
 
 impl Collector for Facts {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        for (name, value) in self.counters.facts() {
+        let facts = self.counters.facts();
+        let (shed, facts): (Vec<_>, Vec<_>) = facts.into_iter().partition(|(name, _)| name.starts_with(SHED));
+        let help = "Requests refused because too much was asked, by reason";
+        let walks = self.resp.as_ref().map(|resp| ("walks", resp.background.refused()));
+        let reasons = shed.iter().map(|(name, value)| (&name[SHED.len()..], *value)).chain(walks);
+        encode_reasons(&mut encoder, "shed", help, reasons)?;
+        for (name, value) in facts {
             let encode = if GROWING.contains(&name) { encode_counter } else { encode_gauge };
             encode(&mut encoder, name, "A fact of the engine", value)?;
         }
@@ -110,7 +121,7 @@ impl Collector for Facts {
         let help = "The process, for tools on the same machine";
         encode_gauge(&mut encoder, "process_id", help, std::process::id().into())?;
         let Some(resp) = &self.resp else { return Ok(()) };
-        let resp::Statistics { commands, connections_accepted, connections_rejected, waiting } =
+        let resp::Statistics { commands, connections_accepted, connections_rejected, closed, waiting } =
             &resp.statistics;
         for (name, help, number) in [
             ("resp_commands", "Commands understood on the RESP port", commands),
@@ -123,6 +134,13 @@ impl Collector for Facts {
         ] {
             encode_counter(&mut encoder, name, help, number.load(Ordering::Relaxed))?;
         }
+        let help = "Connections closed because they took too much, by what they took";
+        let reasons = [("memory", &closed.for_memory), ("stalled", &closed.stalled), ("idle", &closed.idle)];
+        let reasons = reasons.map(|(reason, number)| (reason, number.load(Ordering::Relaxed)));
+        encode_reasons(&mut encoder, "resp_connections_closed", help, reasons.into_iter())?;
+        let buffered_bytes = resp.buffered_bytes.load(Ordering::Relaxed) as u64;
+        let help = "Commands and replies that RESP connections have in memory";
+        encode_gauge(&mut encoder, "resp_buffered_bytes", help, buffered_bytes)?;
         encode_gauge(&mut encoder, "resp_connections", "Open RESP connections", resp.registry.len() as u64)?;
         let help = "RESP connections that wait for a counter on disk or for a slow command";
         encode_gauge(&mut encoder, "resp_waiting", help, waiting.load(Ordering::Relaxed))
@@ -152,6 +170,19 @@ fn encode_counter(
 ) -> Result<(), fmt::Error> {
     let metric = ConstCounter::new(value);
     metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
+}
+
+fn encode_reasons<'r>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    reasons: impl Iterator<Item = (&'r str, u64)>,
+) -> Result<(), fmt::Error> {
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for (reason, value) in reasons {
+        ConstCounter::new(value).encode(family.encode_family(&[("reason", reason)])?)?;
+    }
+    Ok(())
 }
 
 fn encode_gauge(

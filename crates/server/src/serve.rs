@@ -126,6 +126,8 @@ fn options(config: &Config, clock: &Arc<Clock>) -> Options {
         memory_bytes: config.memory_bytes,
         partitions: config.partitions,
         id_window_ms: config.id_window_ms,
+        pending_requests_max: config.queue_requests_max,
+        pending_wait_ms: config.queue_wait_ms,
         clock: Arc::new(move || clock.now_ms()),
         ..Options::default()
     }
@@ -136,6 +138,9 @@ fn resp_options(config: &Config) -> resp::Options {
     resp::Options {
         event_loops: if config.resp_threads == 0 { defaults.event_loops } else { config.resp_threads },
         connections_max: config.connections_max,
+        output_bytes_max: config.resp_output_bytes_max,
+        buffer_bytes_max: config.resp_buffer_bytes_max,
+        idle_ms: config.resp_idle_ms,
         durability: config.durability.to_string(),
         ..defaults
     }

@@ -1,8 +1,10 @@
 //! Work that may block for long, done by a few threads while the connection that asked waits.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use quipu_counting::{Counters, Policy, Unavailable};
@@ -78,7 +80,11 @@ impl Job {
 /// Called with the encoded reply.
 type Answered = Box<dyn FnOnce(Vec<u8>) + Send>;
 
+/// How long a job may wait for its turn: clients have given up by then, and two long KEYS are not worth waiting for.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+
 struct Task {
+    submitted_at: Instant,
     job: Job,
     now_ms: u64,
     protocol: Protocol,
@@ -88,6 +94,7 @@ struct Task {
 /// The threads and their queue. They end when it is dropped and the queue is empty.
 pub struct Background {
     queue: SyncSender<Task>,
+    refused: Arc<AtomicU64>,
 }
 
 impl Background {
@@ -95,32 +102,48 @@ impl Background {
     pub fn start(counters: &Arc<dyn Counters>) -> std::io::Result<Background> {
         let (queue, tasks) = sync_channel(JOBS_MAX);
         let tasks = Arc::new(Mutex::new(tasks));
+        let refused = Arc::new(AtomicU64::new(0));
         for number in 0..THREADS {
-            let (counters, tasks) = (Arc::clone(counters), Arc::clone(&tasks));
+            let (counters, tasks, refused) = (Arc::clone(counters), Arc::clone(&tasks), Arc::clone(&refused));
             thread::Builder::new()
                 .name(format!("resp-job-{number}"))
-                .spawn(move || work(&*counters, &tasks))?;
+                .spawn(move || work(&*counters, &tasks, &refused))?;
         }
-        Ok(Background { queue })
+        Ok(Background { queue, refused })
+    }
+
+    /// How many jobs were told to come back later.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
     }
 
     /// Queues a job; `answered` is called on another thread, or here at once when there are too many.
     pub fn submit(&self, job: Job, now_ms: u64, protocol: Protocol, answered: Answered) {
-        let task = Task { job, now_ms, protocol, answered };
+        let task = Task { submitted_at: Instant::now(), job, now_ms, protocol, answered };
         if let Err(TrySendError::Full(task) | TrySendError::Disconnected(task)) = self.queue.try_send(task) {
-            let reason = Unavailable::Busy(format!("more than {JOBS_MAX} walks over keys are waiting"));
-            let mut out = Vec::new();
-            Encoder::new(&mut out, protocol).error(unavailable_line(&reason));
-            (task.answered)(out);
+            task.refuse(&self.refused, format!("more than {JOBS_MAX} walks over keys are waiting"));
         }
     }
 }
 
-fn work(counters: &dyn Counters, tasks: &Mutex<Receiver<Task>>) {
+impl Task {
+    fn refuse(self, refused: &AtomicU64, why: String) {
+        refused.fetch_add(1, Ordering::Relaxed);
+        let mut out = Vec::new();
+        Encoder::new(&mut out, self.protocol).error(unavailable_line(&Unavailable::Busy(why)));
+        (self.answered)(out);
+    }
+}
+
+fn work(counters: &dyn Counters, tasks: &Mutex<Receiver<Task>>, refused: &AtomicU64) {
     loop {
         // One thread waits in `recv` with the lock held; the others wait for the lock.
         let received = tasks.lock().recv();
         let Ok(task) = received else { return };
+        if task.submitted_at.elapsed() >= WAIT_MAX {
+            task.refuse(refused, "other walks over keys take too long".to_owned());
+            continue;
+        }
         let reply = task.job.run(counters, task.now_ms, task.protocol);
         (task.answered)(reply);
     }

@@ -44,9 +44,12 @@ pub struct Connection {
     pub blocked_since_ms: Option<u64>,
     /// Already in the loop's list of blocked connections.
     pub listed_as_blocked: bool,
-    /// How much of the buffers is counted in the total of all connections.
+    /// How much of the buffers is counted in the total of its loop.
     pub counted_bytes: usize,
 }
+
+/// A buffer that is mostly empty gives memory back if it holds more than this.
+const RETAINED_BYTES: usize = 128 * 1024;
 
 /// The middle of a pipeline, kept until a batch or a job is done.
 #[derive(Debug, Default)]
@@ -63,6 +66,8 @@ pub struct Waiting {
     pub now_ms: u64,
     /// The reply of the job is not wanted.
     pub muted: bool,
+    /// Nothing is waited for but the connection's next turn.
+    pub paused: bool,
 }
 
 /// What a read gave.
@@ -111,6 +116,34 @@ impl Connection {
         self.output.len() - self.written
     }
 
+    /// Whether something is done for it elsewhere.
+    pub fn is_waiting(&self) -> bool {
+        self.waiting.as_ref().is_some_and(|waiting| !waiting.paused)
+    }
+
+    /// Whether it would be served without further events: it has something to serve, and room for the replies.
+    pub fn has_more_to_serve(&self, output_bytes_max: usize) -> bool {
+        let has_more = match &self.waiting {
+            Some(waiting) => waiting.paused,
+            None => self.readable || self.backlog,
+        };
+        has_more && !self.closing && self.unsent() <= output_bytes_max
+    }
+
+    /// The rest of a pipeline that was interrupted for others, if there is one and room for its replies.
+    pub fn take_paused(&mut self, output_bytes_max: usize) -> Option<Waiting> {
+        let has_room = self.unsent() <= output_bytes_max;
+        self.waiting.take_if(|waiting| waiting.paused && has_room)
+    }
+
+    /// Keeps what is not `done` of its input.
+    pub fn keep_input(&mut self, mut input: Vec<u8>, done: usize) {
+        let_go(&mut input, done);
+        if !input.is_empty() {
+            self.input = input;
+        }
+    }
+
     /// Reads once. A read that leaves room in `buffer` has emptied the socket, so no second one is needed to learn
     /// that there is nothing more.
     pub fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Received> {
@@ -146,7 +179,7 @@ impl Connection {
         }
         if self.written > 0 && self.written >= self.output.len() / 2 && self.unsent() > 0 {
             // What was sent is let go of also when the rest never is all sent.
-            self.output.drain(..self.written);
+            let_go(&mut self.output, self.written);
             self.written = 0;
         }
         if self.unsent() == 0 {
@@ -162,5 +195,13 @@ impl Connection {
     /// Takes back the replies of this wake-up, because they may never be sent.
     pub fn retract(&mut self) {
         self.output.truncate(self.unsettled_from.max(self.written));
+    }
+}
+
+/// Forgets the beginning of a buffer, and does not keep the memory of a large one for the little that is left.
+fn let_go(buffer: &mut Vec<u8>, length: usize) {
+    buffer.drain(..length);
+    if buffer.capacity() > RETAINED_BYTES && buffer.len() < buffer.capacity() / 4 {
+        buffer.shrink_to(buffer.len() * 2);
     }
 }

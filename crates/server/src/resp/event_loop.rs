@@ -23,6 +23,7 @@ use quipu_wire::resp::{Encoder, Pipeline};
 use super::Shared;
 use super::connection::{Connection, Received};
 use super::inbox::Message;
+use super::pressure::Pressure;
 use super::round::Round;
 use super::serve::Turn;
 use super::slots::Slots;
@@ -33,18 +34,14 @@ pub const LISTENER: Token = Token(usize::MAX);
 pub const INBOX: Token = Token(usize::MAX - 1);
 
 /// What one read takes at most. A connection that sends faster gets its next turn after the others.
-const READ_BYTES: usize = 64 * 1024;
+pub(super) const READ_BYTES: usize = 64 * 1024;
 /// Ready connections one wake-up serves: bounds the time until the first of them is answered.
 const EVENTS_PER_WAKEUP: usize = 1024;
 /// Output buffers kept for connections that become active, and the largest worth keeping.
 const SPARE_BUFFERS: usize = 256;
 const SPARE_BUFFER_BYTES: usize = 64 * 1024;
-/// What the buffers of all connections may hold together. Above it, a connection that leaves more than its share
-/// untaken is closed: memory belongs to counters.
-const BUFFERED_BYTES_MAX: usize = 256 * 1024 * 1024;
-const BUFFERED_SHARE_BYTES: usize = 1024 * 1024;
 /// How often connections that take no replies are looked at, and accepting is tried again after a failure.
-const TICK: Duration = Duration::from_millis(250);
+pub(super) const TICK: Duration = Duration::from_millis(250);
 /// How long a stopping loop waits for replies to be taken and pending work to be done.
 const DRAIN_MS: u64 = 5_000;
 
@@ -70,10 +67,7 @@ pub struct EventLoop {
     touched: Vec<Token>,
     /// Connections that have more to be served and get no event for it.
     again: Vec<Token>,
-    /// Connections whose replies are not taken.
-    blocked: Vec<Token>,
-    /// When to look at them again.
-    look_at_blocked_ms: u64,
+    pub(super) pressure: Pressure,
     revealed: Option<u64>,
     commands: u64,
     pub(super) now_ms: u64,
@@ -84,6 +78,7 @@ pub struct EventLoop {
 impl EventLoop {
     /// A loop that is ready to run.
     pub fn new(index: usize, shared: Arc<Shared>, poll: Poll, listener: Option<TcpListener>) -> EventLoop {
+        let pressure = Pressure::new(shared.options.buffer_bytes_of_loop());
         EventLoop {
             index,
             shared,
@@ -99,8 +94,7 @@ impl EventLoop {
             spare_outputs: Vec::new(),
             touched: Vec::new(),
             again: Vec::new(),
-            blocked: Vec::new(),
-            look_at_blocked_ms: 0,
+            pressure,
             revealed: None,
             commands: 0,
             now_ms: 0,
@@ -145,7 +139,7 @@ impl EventLoop {
         if !self.again.is_empty() || (self.acceptable && !self.accept_failed) {
             return Some(Duration::ZERO);
         }
-        (self.acceptable || !self.blocked.is_empty() || self.stop_at_ms.is_some()).then_some(TICK)
+        (self.acceptable || self.has_to_look() || self.stop_at_ms.is_some()).then_some(TICK)
     }
 
     fn wake_up(&mut self) {
@@ -155,6 +149,7 @@ impl EventLoop {
         if self.acceptable {
             self.accept();
         }
+        self.pressure.begin_wakeup(self.touched.len());
         for at in 0..self.touched.len() {
             self.serve(self.touched[at]);
         }
@@ -170,9 +165,7 @@ impl EventLoop {
         for token in std::mem::take(&mut self.touched) {
             self.conclude(token, settled.as_ref().err());
         }
-        if !self.blocked.is_empty() && self.now_ms >= self.look_at_blocked_ms {
-            self.close_stalled();
-        }
+        self.relieve();
         if self.commands > 0 {
             self.shared.statistics.commands.fetch_add(self.commands, Ordering::Relaxed);
             self.commands = 0;
@@ -202,8 +195,11 @@ impl EventLoop {
                 self.touch(token);
                 if let Some(connection) = self.connections.get_mut(token) {
                     connection.closing = true;
+                    // Nobody will hear the answer.
+                    connection.waiting = None;
                 }
             }
+            Message::Look => {}
             Message::Stop => self.begin_stop(),
         }
     }
@@ -238,7 +234,7 @@ impl EventLoop {
         let mut buffer = std::mem::take(&mut self.read_buffer);
         let served = self.serve_with(&mut connection, token, &mut buffer);
         self.read_buffer = buffer;
-        self.count_buffers(&mut connection);
+        self.pressure.count(&mut connection);
         match served {
             Ok(()) => self.connections.put_back(token, connection),
             Err(error) => {
@@ -249,6 +245,13 @@ impl EventLoop {
     }
 
     fn serve_with(&mut self, connection: &mut Connection, token: Token, buffer: &mut [u8]) -> io::Result<()> {
+        if connection.closing || self.pressure.is_over() {
+            return Ok(());
+        }
+        if let Some(rest) = connection.take_paused(self.shared.options.output_bytes_max) {
+            self.turn().go_on(connection, token, rest);
+            connection.closing |= self.stop_at_ms.is_some() && connection.waiting.is_none();
+        }
         if connection.waiting.is_some() || connection.closing {
             return Ok(());
         }
@@ -261,7 +264,7 @@ impl EventLoop {
         if !connection.readable || connection.backlog || connection.waiting.is_some() || connection.closing {
             return Ok(());
         }
-        let length = match connection.receive(buffer)? {
+        let length = match connection.receive(&mut buffer[..self.pressure.turn_bytes()])? {
             Received::Nothing => return Ok(()),
             Received::End => {
                 connection.closing = true;
@@ -284,10 +287,7 @@ impl EventLoop {
     fn digest_input(&mut self, connection: &mut Connection, token: Token) {
         let mut input = std::mem::take(&mut connection.input);
         let done = self.turn().digest(connection, token, &mut input);
-        input.drain(..done);
-        if !input.is_empty() {
-            connection.input = input;
-        }
+        connection.keep_input(input, done);
     }
 
     /// Sends the replies of this wake-up, or what is said in their place, and decides what becomes of the connection.
@@ -302,43 +302,21 @@ impl EventLoop {
         }
         let sent = connection.send(self.now_ms);
         connection.session.publish(self.now_ms);
-        self.count_buffers(&mut connection);
+        self.pressure.count(&mut connection);
         let drained = connection.unsent() == 0;
-        let buffered = self.shared.buffered_bytes.load(Ordering::Relaxed);
-        if buffered > BUFFERED_BYTES_MAX && connection.counted_bytes > BUFFERED_SHARE_BYTES {
-            tracing::info!(peer = %connection.session.card.peer, "closed: buffers are full and it holds much of them");
-            return self.forget(token, &connection);
-        }
-        if sent.is_err() || (drained && connection.closing && connection.waiting.is_none()) {
+        if sent.is_err() || (drained && connection.closing && !connection.is_waiting()) {
             return self.forget(token, &connection);
         }
         if drained {
             self.reclaim(&mut connection);
         } else if !connection.listed_as_blocked {
             connection.listed_as_blocked = true;
-            self.blocked.push(token);
+            self.pressure.blocked.push(token);
         }
-        let congested = connection.unsent() > self.shared.options.output_bytes_max;
-        if !connection.closing
-            && connection.waiting.is_none()
-            && !congested
-            && (connection.readable || connection.backlog)
-        {
+        if connection.has_more_to_serve(self.shared.options.output_bytes_max) {
             self.again.push(token);
         }
         self.connections.put_back(token, connection);
-    }
-
-    /// Keeps the total of all buffers.
-    fn count_buffers(&self, connection: &mut Connection) {
-        let bytes = connection.output.len() + connection.input.len();
-        let total = &self.shared.buffered_bytes;
-        if bytes > connection.counted_bytes {
-            total.fetch_add(bytes - connection.counted_bytes, Ordering::Relaxed);
-        } else if bytes < connection.counted_bytes {
-            total.fetch_sub(connection.counted_bytes - bytes, Ordering::Relaxed);
-        }
-        connection.counted_bytes = bytes;
     }
 
     /// Takes the buffer of a connection that has nothing to send.
@@ -350,30 +328,11 @@ impl EventLoop {
     }
 
     /// A connection ends; dropping the socket closes it and ends its registration.
-    fn forget(&mut self, token: Token, connection: &Connection) {
+    pub(super) fn forget(&mut self, token: Token, connection: &Connection) {
         self.shared.registry.remove(connection.session.card.id);
-        self.shared.buffered_bytes.fetch_sub(connection.counted_bytes, Ordering::Relaxed);
+        self.pressure.discount(connection);
         self.shared.connections.fetch_sub(1, Ordering::Relaxed);
         self.connections.release(token);
-    }
-
-    /// Closes connections that do not take their replies. Memory must not wait for them for ever.
-    fn close_stalled(&mut self) {
-        let (now_ms, stalled_ms) = (self.now_ms, self.shared.options.stalled_ms);
-        self.look_at_blocked_ms = now_ms + TICK.as_millis() as u64;
-        for token in std::mem::take(&mut self.blocked) {
-            let Some(connection) = self.connections.get_mut(token) else { continue };
-            match connection.blocked_since_ms {
-                Some(since_ms) if now_ms.saturating_sub(since_ms) >= stalled_ms => {
-                    tracing::info!(peer = %connection.session.card.peer, "closed: it does not take its replies");
-                    if let Some(connection) = self.connections.take(token) {
-                        self.forget(token, &connection);
-                    }
-                }
-                Some(_) => self.blocked.push(token),
-                None => connection.listed_as_blocked = false,
-            }
-        }
     }
 
     /// Accepts and reads no more. What was received is answered, what is pending is waited for.

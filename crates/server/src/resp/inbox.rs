@@ -31,6 +31,8 @@ pub enum Message {
     },
     /// CLIENT KILL.
     Close(Token),
+    /// A setting has changed that decides for how long a loop may sleep.
+    Look,
     /// Answer what was received, then end.
     Stop,
 }

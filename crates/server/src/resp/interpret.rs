@@ -17,6 +17,8 @@ use super::session::{Mute, Session, Transaction};
 
 const NOT_IN_TRANSACTION: &str = "ERR Command not allowed inside a transaction";
 const TRANSACTION_FULL: &str = "ERR the transaction is too large";
+const TRANSACTION_REPLIES_FULL: &str =
+    "EXECABORT Transaction discarded because of: its replies are too large, ask for less at a time";
 
 /// What to do about a command.
 #[derive(Debug)]
@@ -310,6 +312,11 @@ impl Interpreter<'_> {
                 },
                 command => this.draft_command(command, arguments),
             });
+            if self.draft.literals.len() > self.shared.options.output_bytes_max {
+                // It stands alone in the draft, and nothing of it has run.
+                self.draft.clear();
+                return Err(TRANSACTION_REPLIES_FULL.into());
+            }
         }
         if let Some(guard) = guard {
             let until = self.draft.batch.requests.len();

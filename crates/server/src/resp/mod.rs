@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `event_loop` | a thread: wait, serve all that are ready, settle once, write |
 //! | `admission` | how a loop gets its connections |
+//! | `pressure` | what connections may take of memory and time |
 //! | `connection` | one socket with its buffers |
 //! | `serve` | one connection's turn: decode, draft, execute, render |
 //! | `interpret` | from a decoded command to its draft; transactions |
@@ -28,6 +29,7 @@ use quipu_counting::Counters;
 use quipu_wire::resp::Limits;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use rustix::net::sockopt;
 
 use crate::clock::Clock;
 
@@ -39,6 +41,7 @@ pub mod event_loop;
 pub mod inbox;
 pub mod interpret;
 pub mod plan;
+pub mod pressure;
 pub mod render;
 mod round;
 pub mod serve;
@@ -49,6 +52,7 @@ pub mod watch;
 use background::Background;
 use event_loop::{EventLoop, INBOX, LISTENER};
 use inbox::{Inbox, Message};
+use pressure::Closed;
 use session::Registry;
 
 /// The version of Redis whose commands, replies and error texts are spoken: clients choose their features by it.
@@ -63,6 +67,11 @@ const EVENT_LOOPS_DEFAULT: usize = 4;
 const OUTPUT_BYTES_MAX_DEFAULT: usize = 32 * 1024 * 1024;
 /// How long it may take none of them before it is closed.
 const STALLED_MS_DEFAULT: u64 = 60_000;
+/// What the buffers of all connections may hold together.
+const BUFFER_BYTES_MAX_DEFAULT: usize = 256 * 1024 * 1024;
+/// What the system may keep of a connection's commands and of its replies, each. Unlimited it keeps megabytes of both: work
+/// that is still done when those who sent it have stopped, and memory that nobody counts.
+const SOCKET_BUFFER_BYTES: usize = 256 * 1024;
 /// Bytes of one command. Ten thousand connections may each have one unfinished; the default of the protocol, 64 MiB,
 /// is for tools that load data.
 const FRAME_BYTES_MAX: u32 = 16 * 1024 * 1024;
@@ -78,6 +87,10 @@ pub struct Options {
     pub output_bytes_max: usize,
     /// A connection that takes nothing for so long is closed.
     pub stalled_ms: u64,
+    /// What the buffers of all connections may hold together; those that hold most are closed when it is more.
+    pub buffer_bytes_max: usize,
+    /// A connection without a command for so long is closed; 0 for never. CONFIG SET timeout changes it.
+    pub idle_ms: u64,
     /// What one command may be made of.
     pub limits: Limits,
     /// The durability mode, for INFO and CONFIG GET.
@@ -92,9 +105,18 @@ impl Default for Options {
             connections_max: CONNECTIONS_MAX_DEFAULT,
             output_bytes_max: OUTPUT_BYTES_MAX_DEFAULT,
             stalled_ms: STALLED_MS_DEFAULT,
+            buffer_bytes_max: BUFFER_BYTES_MAX_DEFAULT,
+            idle_ms: 0,
             limits: Limits { frame_bytes: FRAME_BYTES_MAX, ..Limits::DEFAULT },
             durability: "sync".to_owned(),
         }
+    }
+}
+
+impl Options {
+    /// What the buffers of one loop's connections may hold. One command of the largest size must be possible.
+    fn buffer_bytes_of_loop(&self) -> usize {
+        (self.buffer_bytes_max / self.event_loops.max(1)).max(2 * self.limits.frame_bytes as usize)
     }
 }
 
@@ -114,6 +136,8 @@ pub struct Shared {
     pub run_id: String,
     /// The limit that CONFIG SET maxclients changes.
     pub connections_max: AtomicUsize,
+    /// The limit that CONFIG SET timeout changes; 0 for none.
+    pub idle_ms: AtomicU64,
     /// Connections accepted and not yet ended.
     pub connections: AtomicUsize,
     /// Bytes that all connections hold in their buffers.
@@ -137,6 +161,8 @@ pub struct Statistics {
     pub connections_accepted: AtomicU64,
     /// Connections refused because there were too many.
     pub connections_rejected: AtomicU64,
+    /// Connections closed because they took too much.
+    pub closed: Closed,
     /// Connections that wait for a batch or a job, now.
     pub waiting: AtomicU64,
 }
@@ -144,7 +170,9 @@ pub struct Statistics {
 impl Statistics {
     /// Begins anew.
     pub fn reset(&self) {
-        for number in [&self.commands, &self.connections_accepted, &self.connections_rejected] {
+        let Closed { for_memory, stalled, idle } = &self.closed;
+        let connections = [&self.connections_accepted, &self.connections_rejected, for_memory, stalled, idle];
+        for number in connections.into_iter().chain([&self.commands]) {
             number.store(0, Ordering::Relaxed);
         }
     }
@@ -165,6 +193,9 @@ impl RespServer {
         clock: Arc<Clock>,
     ) -> io::Result<RespServer> {
         listener.set_nonblocking(true)?;
+        // Those who are accepted inherit it.
+        sockopt::set_socket_recv_buffer_size(&listener, SOCKET_BUFFER_BYTES)?;
+        sockopt::set_socket_send_buffer_size(&listener, SOCKET_BUFFER_BYTES)?;
         let mut listener = TcpListener::from_std(listener);
         let address = listener.local_addr()?;
         let polls =
@@ -177,6 +208,7 @@ impl RespServer {
             started_at_ms: clock.now_ms(),
             run_id: format!("{:032x}{:08x}", random.random::<u128>(), random.random::<u32>()),
             connections_max: AtomicUsize::new(options.connections_max),
+            idle_ms: AtomicU64::new(options.idle_ms),
             connections: AtomicUsize::new(0),
             buffered_bytes: AtomicUsize::new(0),
             registry: Registry::default(),

@@ -95,7 +95,11 @@ impl Turn<'_> {
     }
 
     /// Runs the rest of the pipeline that had to wait, and what was received meanwhile.
-    fn go_on(&mut self, connection: &mut Connection, token: Token, waiting: Waiting) {
+    pub fn go_on(&mut self, connection: &mut Connection, token: Token, waiting: Waiting) {
+        if connection.unsent() > self.shared.options.output_bytes_max {
+            connection.waiting = Some(Waiting { paused: true, draft: Draft::default(), ..waiting });
+            return;
+        }
         let Waiting { pipeline, taken, next, .. } = waiting;
         let mut input = std::mem::take(&mut connection.input);
         self.run(connection, token, pipeline, &input[..taken], next);
@@ -103,10 +107,7 @@ impl Turn<'_> {
             Some(_) => 0,
             None => taken + self.digest(connection, token, &mut input[taken..]),
         };
-        input.drain(..done);
-        if !input.is_empty() {
-            connection.input = input;
-        }
+        connection.keep_input(input, done);
     }
 
     /// Runs the commands of a pipeline from `next` on. Afterwards either all of them are answered or drafted, or the
@@ -125,7 +126,7 @@ impl Turn<'_> {
                 .map_or(Stop::Drafted, |draft| Stop::Pending { draft, next: pipeline.len() }),
             stop => stop,
         };
-        let (taken, now_ms) = (buffer.len(), self.now_ms);
+        let waiting = Waiting { taken: buffer.len(), now_ms: self.now_ms, ..Waiting::default() };
         match stop {
             Stop::Drafted => {
                 self.round.end_part(token);
@@ -141,11 +142,13 @@ impl Turn<'_> {
                 *self.pipeline = pipeline;
             }
             Stop::Pending { draft, next } => {
-                self.wait(connection, token, Waiting { pipeline, taken, next, draft, now_ms, muted: false });
+                self.wait(connection, token, Waiting { pipeline, next, draft, ..waiting });
             }
             Stop::Background { job, muted, next } => {
-                let waiting = Waiting { pipeline, taken, next, draft: Draft::default(), now_ms, muted };
-                self.wait_for_job(connection, token, job, waiting);
+                self.wait_for_job(connection, token, job, Waiting { pipeline, next, muted, ..waiting });
+            }
+            Stop::Paused { next } => {
+                connection.waiting = Some(Waiting { pipeline, next, paused: true, ..waiting });
             }
         }
     }
@@ -171,6 +174,9 @@ impl Turn<'_> {
                         if let Some(draft) = self.execute(connection, token) {
                             return Stop::Pending { draft, next };
                         }
+                        if connection.has_had_its_turn() {
+                            return Stop::Paused { next };
+                        }
                     }
                     step => break step,
                 }
@@ -191,10 +197,13 @@ impl Turn<'_> {
                     break;
                 }
             }
-            if self.round.draft.is_full()
-                && let Some(draft) = self.execute(connection, token)
-            {
-                return Stop::Pending { draft, next };
+            if self.round.draft.is_full() {
+                if let Some(draft) = self.execute(connection, token) {
+                    return Stop::Pending { draft, next };
+                }
+                if connection.has_had_its_turn() {
+                    return Stop::Paused { next };
+                }
             }
         }
         Stop::Drafted
@@ -344,6 +353,8 @@ enum Stop {
     Pending { draft: Draft, next: usize },
     /// A job must be waited for; commands from `next` on come after it.
     Background { job: Job, muted: bool, next: usize },
+    /// Others have their turn first; commands from `next` on come after it.
+    Paused { next: usize },
 }
 
 /// What became of a part of the round.

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use quipu_wire::resp::Arguments;
 
+use crate::resp::pressure::Closed;
 use crate::resp::{REDIS_VERSION, Shared};
 
 /// Writes one section's lines, without its title.
@@ -63,9 +64,11 @@ fn clients(shared: &Shared, out: &mut String) -> std::fmt::Result {
     write!(out, "blocked_clients:{}\r\n", shared.statistics.waiting.load(Ordering::Relaxed))
 }
 
-fn memory(_: &Shared, out: &mut String) -> std::fmt::Result {
+fn memory(shared: &Shared, out: &mut String) -> std::fmt::Result {
     let resident_bytes = resident_bytes();
     write!(out, "used_memory:{resident_bytes}\r\nused_memory_rss:{resident_bytes}\r\n")?;
+    let buffered_bytes = shared.buffered_bytes.load(Ordering::Relaxed);
+    write!(out, "mem_clients_normal:{buffered_bytes}\r\n")?;
     write!(out, "maxmemory:0\r\nmaxmemory_policy:noeviction\r\n")
 }
 
@@ -91,6 +94,10 @@ fn stats(shared: &Shared, out: &mut String) -> std::fmt::Result {
     )?;
     write!(out, "total_commands_processed:{}\r\n", statistics.commands.load(Ordering::Relaxed))?;
     write!(out, "rejected_connections:{}\r\n", statistics.connections_rejected.load(Ordering::Relaxed))?;
+    let Closed { for_memory, stalled, idle } = &statistics.closed;
+    write!(out, "client_memory_disconnections:{}\r\n", for_memory.load(Ordering::Relaxed))?;
+    write!(out, "client_stalled_disconnections:{}\r\n", stalled.load(Ordering::Relaxed))?;
+    write!(out, "client_idle_disconnections:{}\r\n", idle.load(Ordering::Relaxed))?;
     for (name, number) in shared.counters.facts() {
         write!(out, "{name}:{number}\r\n")?;
     }

@@ -10,6 +10,7 @@ use quipu_wire::subcommands::encode_help;
 use super::{Complaint, is_option};
 use crate::resp::Shared;
 use crate::resp::admission::KEEP_ALIVE;
+use crate::resp::inbox::Message;
 
 /// Parameters that Redis does not let anyone set, not even to what they are.
 const IMMUTABLE: [&str; 2] = ["databases", "io-threads"];
@@ -173,14 +174,14 @@ fn parameters(shared: &Shared) -> Vec<(&'static str, String)> {
         ("proto-max-bulk-len", options.limits.argument_bytes.to_string()),
         ("save", String::new()),
         ("tcp-keepalive", KEEP_ALIVE.as_secs().to_string()),
-        ("timeout", "0".into()),
+        ("timeout", (shared.idle_ms.load(Ordering::Relaxed) / 1000).to_string()),
     ]
 }
 
 /// All or none: every pair is checked before one is set. What cannot be changed may be set to what it is.
 fn set(shared: &Shared, operands: Arguments<'_, '_>) -> Result<(), Complaint> {
     let parameters = parameters(shared);
-    let mut connections_max = None;
+    let (mut connections_max, mut idle_s) = (None, None);
     let mut seen: Vec<&str> = Vec::new();
     let mut words = operands.iter();
     while let (Some(word), Some(value)) = (words.next(), words.next()) {
@@ -199,19 +200,33 @@ fn set(shared: &Shared, operands: Arguments<'_, '_>) -> Result<(), Complaint> {
             return Err(failed_as(word, "duplicate parameter"));
         }
         seen.push(name);
+        let number = || {
+            let number = str::from_utf8(value).ok().and_then(|text| text.parse::<u64>().ok());
+            number.ok_or_else(|| failed("argument couldn't be parsed into an integer"))
+        };
         if *name == "maxclients" {
-            let number = str::from_utf8(value).ok().and_then(|text| text.parse::<usize>().ok());
-            let number = number.ok_or_else(|| failed("argument couldn't be parsed into an integer"))?;
-            if number == 0 {
+            let number = number()?;
+            if !(1..=u64::from(u32::MAX)).contains(&number) {
                 return Err(failed("argument must be between 1 and 4294967295 inclusive"));
             }
-            connections_max = Some(number);
+            connections_max = Some(number as usize);
+        } else if *name == "timeout" {
+            let number = number()?;
+            if number > i32::MAX as u64 {
+                return Err(failed("argument must be between 0 and 2147483647 inclusive"));
+            }
+            idle_s = Some(number);
         } else if IMMUTABLE.contains(name) || value != current.as_bytes() {
             return Err(failed_as(word, "can't set immutable config"));
         }
     }
     if let Some(number) = connections_max {
         shared.connections_max.store(number, Ordering::Relaxed);
+    }
+    if let Some(seconds) = idle_s {
+        shared.idle_ms.store(seconds * 1000, Ordering::Relaxed);
+        // They sleep for as long as nobody sends anything.
+        shared.inboxes.iter().for_each(|inbox| inbox.push(Message::Look));
     }
     Ok(())
 }
