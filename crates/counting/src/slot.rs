@@ -10,10 +10,29 @@ pub const PARTITIONS_MAX: u16 = 256;
 
 /// The part of the key that decides the slot: what stands between the first `{` and the next `}`, if anything.
 pub fn tag(key: &[u8]) -> &[u8] {
+    if !may_contain(key, b'{') {
+        return key;
+    }
     let Some(open) = key.iter().position(|byte| *byte == b'{') else { return key };
     match key[open + 1..].iter().position(|byte| *byte == b'}') {
         Some(length) if length > 0 => &key[open + 1..open + 1 + length],
         _ => key,
+    }
+}
+
+/// Whether the byte may be among these: a look at eight at a time, because nearly no key has a tag.
+fn may_contain(bytes: &[u8], byte: u8) -> bool {
+    const LOW: u64 = u64::from_ne_bytes([0x01; 8]);
+    const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
+    let wanted = u64::from_ne_bytes([byte; 8]);
+    // A byte of the word is zero where they are equal.
+    let is_in = |eight: &[u8; 8]| {
+        let word = u64::from_ne_bytes(*eight) ^ wanted;
+        word.wrapping_sub(LOW) & !word & HIGH != 0
+    };
+    match (bytes.as_chunks(), bytes.last_chunk()) {
+        ((eights, _), Some(last)) => eights.iter().any(is_in) || is_in(last),
+        _ => bytes.contains(&byte),
     }
 }
 
@@ -71,10 +90,18 @@ fn crc16(bytes: &[u8]) -> u16 {
             ^ TABLES[1][usize::from(eight[6])]
             ^ TABLES[0][usize::from(eight[7])];
     }
-    for byte in rest {
-        crc = (crc << 8) ^ TABLES[0][usize::from((crc >> 8) as u8 ^ byte)];
+    let [high, low] = crc.to_be_bytes();
+    // What the crc says of the bytes behind the rest: nothing, once two of them have taken it up.
+    let mut rest_crc = if rest.len() < 2 { crc << (8 * rest.len()) } else { 0 };
+    for (at, byte) in rest.iter().enumerate() {
+        let taken_up = match at {
+            0 => high,
+            1 => low,
+            _ => 0,
+        };
+        rest_crc ^= TABLES[rest.len() - 1 - at][usize::from(byte ^ taken_up)];
     }
-    crc
+    rest_crc
 }
 
 #[cfg(test)]
@@ -100,6 +127,10 @@ mod tests {
             ("{a}{b}", "a"),
             ("a{{b}}c", "{b"),
             ("ab", "ab"),
+            ("a long key without", "a long key without"),
+            ("a long key with {a} tag", "a"),
+            ("a long key {tag", "a long key {tag"),
+            ("a long key{tag}", "tag"),
         ] {
             assert_eq!(tag(key.as_bytes()), expected.as_bytes(), "{key}");
         }

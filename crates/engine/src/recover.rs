@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use quipu_counting::Policies;
 use quipu_store::cold::{ColdError, ColdStore};
-use quipu_store::{Disk, Durability, LOG_START, Log, LogError, Visit};
+use quipu_store::{Disk, Durability, LOG_START, Log, LogError, LogOptions, Visit};
 use quipu_wire::entry::{self, Effect, Malformed, Reader, Section, sections};
 
 use crate::folder::Folder;
@@ -48,7 +48,8 @@ pub fn recover(
     // The log of a folder in use has begun, whatever checkpoints there are.
     let begun = if folder.is_new { 0 } else { LOG_START };
     let from = replay.cuts.iter().map(|cut| cut.offset).min().unwrap_or(0).max(begun);
-    let log = Log::open(disk, &folder.path.join("log"), options.log, from, &mut |visit| replay.visit(visit))?;
+    let log_options = LogOptions { prewrites: options.durability == Durability::Sync, ..options.log };
+    let log = Log::open(disk, &folder.path.join("log"), log_options, from, &mut |visit| replay.visit(visit))?;
     replay.apply_queued()?;
     if folder.is_new && log.recovery().records > 0 {
         // With secrets other than those of its request ids, each of them would count again.

@@ -131,6 +131,7 @@ impl Config {
             log: LogOptions {
                 segment_bytes: self.segment_bytes,
                 buffer_limit_bytes: self.buffer_limit_bytes,
+                ..LogOptions::default()
             },
             entropy: Some(entropy),
             ..Options::default()

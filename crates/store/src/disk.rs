@@ -58,6 +58,12 @@ pub trait DiskFile: Send + Sync {
     /// Cuts or grows the file; what grows reads as zeros and may have no space behind it.
     fn set_len(&self, length: u64) -> io::Result<()>;
 
+    /// Grows the file to `length` with space behind all of it, without writing; `false` where that cannot be had.
+    fn allocate(&self, length: u64) -> io::Result<bool> {
+        let _ = length;
+        Ok(false)
+    }
+
     /// Takes the exclusive lock of the file; `false` when somebody else holds it. Released with the handle.
     fn try_lock(&self) -> io::Result<bool>;
 }
@@ -151,6 +157,17 @@ impl DiskFile for RealFile {
 
     fn set_len(&self, length: u64) -> io::Result<()> {
         self.0.set_len(length)
+    }
+
+    #[cfg(target_os = "linux")]
+    fn allocate(&self, length: u64) -> io::Result<bool> {
+        use rustix::fs::{FallocateFlags, fallocate};
+        use rustix::io::Errno;
+        match fallocate(&self.0, FallocateFlags::empty(), 0, length) {
+            Ok(()) => Ok(true),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn try_lock(&self) -> io::Result<bool> {

@@ -5,7 +5,7 @@
 //!                                       v
 //!   .spare ────────────rename──────> .log, ready ──header──> .log, in use ──free──> .spare, or removed
 //! ```
-//! Space is allocated here, by writing zeros, long before it is needed: that a disk is full shows here, where
+//! Space is allocated here, mostly by writing zeros, long before it is needed: that a disk is full shows here, where
 //! nothing is lost by it, and not in the middle of a commit.
 //!
 //! Nothing in a segment tells that another follows it. So that one deleted at the end of the log is missed, an empty
@@ -16,8 +16,8 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::LogError;
 use super::segment::{Role, Segment, file_path};
+use super::{LogError, LogOptions};
 use crate::disk::{Disk, DiskFile};
 
 /// Freed segments kept to be used again: the next one, and one in reserve for a burst.
@@ -38,6 +38,7 @@ pub(super) struct Pool {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
     segment_bytes: u64,
+    prewrites: bool,
     /// In order; the last takes appends.
     live: VecDeque<Live>,
     /// The file of the number after the last live one, without a header yet.
@@ -51,12 +52,13 @@ impl Pool {
     pub(super) fn new(
         disk: Arc<dyn Disk>,
         dir: &Path,
-        segment_bytes: u64,
+        options: &LogOptions,
         live: VecDeque<Live>,
         spares: Vec<PathBuf>,
         newest: Option<u64>,
     ) -> Pool {
-        Pool { disk, dir: dir.to_path_buf(), segment_bytes, live, prepared: None, spares, newest }
+        let LogOptions { segment_bytes, prewrites, .. } = *options;
+        Pool { disk, dir: dir.to_path_buf(), segment_bytes, prewrites, live, prepared: None, spares, newest }
     }
 
     pub(super) fn active_number(&self) -> u64 {
@@ -145,6 +147,11 @@ impl Pool {
         let path = file_path(&self.dir, self.active_number() + 1, Role::New);
         let created = self.disk.create(&path).map_err(LogError::io("create", &path));
         let filled = created.and_then(|file| {
+            let allocate = || file.allocate(self.segment_bytes).map_err(LogError::io("allocate", &path));
+            if !self.prewrites && allocate()? {
+                file.sync_data().map_err(LogError::io("allocate", &path))?;
+                return Ok(file);
+            }
             let slice = vec![0; self.segment_bytes.min(ZERO_SLICE_BYTES) as usize];
             let mut position = 0;
             while position < self.segment_bytes {

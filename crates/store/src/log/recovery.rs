@@ -112,7 +112,7 @@ pub(super) fn recover(
     let Survey { mut found, spares, newest } = survey(&*disk, dir)?;
     check_newest(dir, &found, newest)?;
     let live = arrange(&*disk, dir, &mut found, from)?;
-    let mut pool = Pool::new(disk.clone(), dir, options.segment_bytes, live, spares, newest);
+    let mut pool = Pool::new(disk.clone(), dir, options, live, spares, newest);
     let mut reading = Reading { from, visit, buffer: Vec::new(), report: Recovery::default() };
     let segments: Vec<(&Found, u64)> = found.iter().filter_map(Found::live).collect();
     let (active, base, end) = match segments.split_last() {

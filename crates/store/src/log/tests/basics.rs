@@ -65,7 +65,8 @@ fn limits_are_told_before_anything_is_accepted() {
 #[test]
 fn a_large_buffer_becomes_several_frames_and_the_largest_record_fits() {
     let disk = SimDisk::new(1);
-    let options = LogOptions { segment_bytes: 64 << 20, buffer_limit_bytes: 64 << 20 };
+    let options =
+        LogOptions { segment_bytes: 64 << 20, buffer_limit_bytes: 64 << 20, ..LogOptions::default() };
     let open = || open_in(Arc::new(disk.clone()), Path::new(DIR), options, 0).unwrap();
     let (log, _) = open();
     let lengths = [600_000, 600_000, 10, RECORD_BYTES_MAX, 10, 1_048_572, 1_048_573, 3];

@@ -16,7 +16,7 @@ const DIR: &str = "/data/log";
 
 /// The smallest segments, so that a few records roll.
 fn small() -> LogOptions {
-    LogOptions { segment_bytes: SEGMENT_BYTES_MIN, buffer_limit_bytes: 64 << 10 }
+    LogOptions { segment_bytes: SEGMENT_BYTES_MIN, buffer_limit_bytes: 64 << 10, ..LogOptions::default() }
 }
 
 /// Offset of the end, and content.

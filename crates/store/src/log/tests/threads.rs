@@ -16,7 +16,8 @@ fn group_commit_serves_many_threads_and_keeps_each_ones_order() {
     const THREADS: u64 = 8;
     const RECORDS: u64 = 200;
     let folder = tempfile::tempdir().unwrap();
-    let options = LogOptions { segment_bytes: 64 << 10, buffer_limit_bytes: 4 << 10 };
+    let options =
+        LogOptions { segment_bytes: 64 << 10, buffer_limit_bytes: 4 << 10, ..LogOptions::default() };
     for life in 0..3 {
         let (log, before) = open_real(folder.path(), options);
         assert_eq!(before.len() as u64, life * THREADS * RECORDS);
