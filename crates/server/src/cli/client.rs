@@ -146,7 +146,7 @@ const ELSEWHERE: &str = "(another address: --server URL or QUIPU_SERVER)";
 const UNKNOWN: &str = "the outcome is unknown: with --id the same command can be repeated safely";
 
 /// `host:port` of a server as people write it.
-fn address(server: &str) -> Result<String, String> {
+pub fn address(server: &str) -> Result<String, String> {
     let refuse = |why: &str| Err(format!("the server {server:?}: {why}; write http://host:{DEFAULT_PORT}"));
     let authority = match server.split_once("://") {
         None => server,

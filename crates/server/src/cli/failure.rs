@@ -1,11 +1,17 @@
 //! What went wrong, in a sentence that says what to do next, and as an exit code a script can act on.
 
 use std::fmt;
+use std::time::Duration;
 
 use quipu_counting::{Refusal, Unavailable};
 use quipu_wire::json::problem::unavailable_code;
 use quipu_wire::refusal::{of_refusal, of_unavailable};
 use serde_json::Value;
+
+/// How long to try to get on when nobody answers in the middle of long work: a restart of the server takes less.
+pub const RETRY_TIME: Duration = Duration::from_secs(60);
+/// How long to wait between two tries.
+pub const RETRY_PAUSE: Duration = Duration::from_millis(250);
 
 /// An error that is none of the others.
 const GENERAL: u8 = 1;
@@ -33,6 +39,7 @@ pub const EXIT_CODES: &[(u8, &str)] = &[
     (8, "too much at the moment: try again later"),
     (9, "the server's disk is full"),
     (10, "outcome unknown: try again with the same request id"),
+    (11, "counters on the server's disk cannot be read; nothing was changed"),
     (UNREACHABLE, "no quipu server there; nothing was done"),
     (PARTIAL, "partly done: the message says how far"),
     (DAMAGED, "`check` found damage"),
@@ -87,7 +94,21 @@ impl Failure {
 
     /// Whether a read may succeed when it is tried again: nobody was there, or not able to answer now.
     pub fn is_passing(&self) -> bool {
-        [UNREACHABLE, 8, 10].contains(&self.exit_code)
+        [UNREACHABLE, 8, 10, 11].contains(&self.exit_code)
+    }
+
+    /// The same failure in other words.
+    pub fn with(self, message: String) -> Failure {
+        Failure { message, ..self }
+    }
+
+    /// A server of the Redis protocol answered with an error that is not about what was asked.
+    pub fn from_error_reply(text: &str) -> Failure {
+        let exit_code = match text.split(' ').next() {
+            Some("FULL") => of_unavailable(&Unavailable::Full(String::new())).exit_code,
+            _ => GENERAL,
+        };
+        Failure { message: format!("the server answers: {text}"), exit_code }
     }
 
     /// The server answered with a problem.

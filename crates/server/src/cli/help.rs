@@ -14,7 +14,9 @@ Usage: quipu <COMMAND> [ARGUMENTS] [OPTIONS]
 Count    incr, decr, add   Add to a counter, or take from it
          set, reset, del   Give a counter a value, zero it, delete it
 Read     get, mget         Show one counter, or several
+         list, top         Show counters by key, or the largest
          watch             Follow counters while they change
+Move     import, export    Read counters from a file, write them to one
 Rule     policy            Bounds and expiry for all keys of a pattern
 Operate  serve             Run a server
          config            Settings, and where they come from

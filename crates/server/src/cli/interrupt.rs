@@ -1,48 +1,88 @@
 //! Ctrl-C in the middle of work that should say how far it came, or that has to restore the terminal.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use signal_hook::consts::{SIGINT, SIGPIPE, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
 /// Whether somebody asked to stop.
 pub struct Interrupt {
-    signals: Receiver<i32>,
+    first: Arc<AtomicI32>,
+    arrivals: Receiver<()>,
 }
+
+/// The signal that has not come.
+const NONE: i32 = 0;
 
 impl Interrupt {
     /// From now on SIGINT and SIGTERM no longer end the process by themselves; a second one does.
     pub fn watch() -> std::io::Result<Interrupt> {
         let mut arriving = Signals::new([SIGINT, SIGTERM])?;
-        let (sender, signals) = sync_channel(1);
+        let (sender, arrivals) = channel();
+        let first = Arc::new(AtomicI32::new(NONE));
+        let noted = Arc::clone(&first);
         thread::spawn(move || {
             for signal in &mut arriving {
-                if sender.try_send(signal).is_err() {
+                if noted.swap(signal, Ordering::SeqCst) != NONE {
                     end_by(signal);
                 }
+                // Nobody listens any more where the process is about to end.
+                let _ = sender.send(());
             }
         });
-        Ok(Interrupt { signals })
+        Ok(Interrupt { first, arrivals })
     }
 
     /// Whether there was a signal, and which.
     pub fn received(&self) -> Option<i32> {
-        self.signals.try_recv().ok()
+        Some(self.first.load(Ordering::SeqCst)).filter(|signal| *signal != NONE)
     }
 
     /// Waits so long, or until there is a signal.
     pub fn wait(&self, time: Duration) -> Option<i32> {
-        match self.signals.recv_timeout(time) {
-            Ok(signal) => Some(signal),
-            Err(RecvTimeoutError::Timeout) => None,
-            // The thread above lives as long as the process.
-            Err(RecvTimeoutError::Disconnected) => Some(SIGTERM),
+        if self.received().is_none() {
+            let _ = self.arrivals.recv_timeout(time);
         }
+        self.received()
+    }
+
+    /// `input`, which may have nothing to give for a long time; reading it ends with an error after a signal.
+    pub fn guard<R: Read + AsFd>(&self, input: R) -> Guarded<R> {
+        Guarded { first: Arc::clone(&self.first), input }
     }
 }
+
+/// See [`Interrupt::guard`].
+pub struct Guarded<R> {
+    first: Arc<AtomicI32>,
+    input: R,
+}
+
+impl<R: Read + AsFd> Read for Guarded<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        while self.first.load(Ordering::SeqCst) == NONE {
+            let mut inputs = [PollFd::new(&self.input, PollFlags::IN)];
+            match poll(&mut inputs, Some(&LOOK_AROUND)) {
+                Ok(0) | Err(Errno::INTR) => {}
+                Ok(_) => return self.input.read(buffer),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(std::io::Error::other("interrupted"))
+    }
+}
+
+/// How often a reader that waits looks whether there was a signal.
+const LOOK_AROUND: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// Ends the process as the signal would have: the shell that started us must see that we were interrupted.
 pub fn end_by(signal: i32) -> ! {
@@ -53,6 +93,6 @@ pub fn end_by(signal: i32) -> ! {
 
 /// When the reader of our output goes away (`quipu list | head -1`), end as `cat` would: silently and at once.
 pub fn end_with_the_reader() -> std::io::Result<()> {
-    let always = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let always = Arc::new(AtomicBool::new(true));
     signal_hook::flag::register_conditional_default(SIGPIPE, always).map(drop)
 }

@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `client`, `counter` | one HTTP call to a server, blocking; a counter as it is answered |
 //! | `counters` | incr, decr, add, set, reset, del, get, mget |
+//! | `list` | list, top |
+//! | `export`, `import` | counters to a file, and from one |
 //! | `watch` | counters while they change |
 //! | `policy` | policy set, get, list, del |
 //! | `settings` | config show, check, template |
@@ -19,9 +21,12 @@ mod check;
 mod client;
 mod counter;
 mod counters;
+mod export;
 mod failure;
 mod help;
+mod import;
 mod interrupt;
+mod list;
 mod policy;
 mod progress;
 mod settings;
@@ -101,6 +106,20 @@ A counter that does not exist reads as 0.")]
         after_help = "Examples:\n  quipu mget likes:post:7 likes:post:8\n  quipu mget a b | sort -k2 -n"
     )]
     Mget(counters::GetMany),
+    /// List counters by key
+    #[command(
+        visible_alias = "ls",
+        after_help = "Examples:
+  quipu list --prefix likes:
+  quipu list --limit 20
+  quipu list --json | jq -r 'select(.value < 0) | .counterKey'
+
+Behind a pipe: key and value, parted by a tab. With --json: one object a line."
+    )]
+    List(list::List),
+    /// List the largest counters, the largest first
+    #[command(after_help = "Examples:\n  quipu top\n  quipu top 100 --prefix likes: --json")]
+    Top(list::Top),
     /// Follow counters while they change
     #[command(after_help = "Examples:
   quipu watch likes:post:7 likes:post:8
@@ -110,6 +129,38 @@ A counter that does not exist reads as 0.")]
 On a terminal: a table of value and rate, redrawn in place. Behind a pipe: a line for each counter at
 the start and for each change seen (key, value, change per second). A restart of the server is waited for.")]
     Watch(watch::Args),
+    /// Read counters from a file, or from stdin, into a server
+    #[command(after_help = "Examples:
+  quipu import counters.csv
+  quipu import --mode add visits-2026-02-23.ndjson.gz
+  mysql -BNe 'SELECT ...' | jq -Rc ... | quipu import --mode add --run-id visits-2026-02-23 -
+  quipu import --dry-run counters.csv
+
+Columns (CSV) or fields (NDJSON): key, or keyBase64 where a key is no text; value, a whole number; and
+perhaps one of ttlMs (milliseconds) and expiresAt (RFC 3339, or milliseconds since 1970).
+
+  key,value,expiresAt                       {\"key\":\"likes:7\",\"value\":12}
+  likes:7,12,                               {\"key\":\"code:9\",\"value\":1,\"ttlMs\":60000}
+  code:9,1,2026-02-23T08:15:30Z
+
+--mode set, the default, makes counters as the file says and may be repeated at will; what was counted
+meanwhile is overwritten. --mode add counts on top. Each line has an id made of the run and its number,
+and the server knows it again for as long as it remembers ids (24 hours by default): an import that
+was interrupted is simply started again. The run is the bytes of the file, or --run-id.
+
+A file with a bad row is refused before anything is sent. What comes through a pipe cannot be looked
+through first: there it stops at the bad row, and says which rows are imported.")]
+    Import(import::Args),
+    /// Write counters to a file, or to stdout
+    #[command(after_help = "Examples:
+  quipu export > counters.csv
+  quipu export --prefix stock: --output stock.ndjson.gz
+  quipu export --server http://old:7070 | quipu import - --target resp://new:7071
+
+Columns: key (or keyBase64 where a key is no text), value, expiresAt, version, updatedAt. Counters that
+change meanwhile are written as they were at some moment of the export, each for itself.
+With --json: NDJSON, or with --output a summary as JSON.")]
+    Export(export::Args),
     /// Bounds and expiry for all keys of a pattern
     #[command(subcommand, after_help = "Example:\n  quipu policy set 'stock:*' --min 0")]
     Policy(policy::Command),
@@ -175,7 +226,11 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Del(change) => change.delete(),
         Command::Get(get) => get.run(),
         Command::Mget(get) => get.run(),
+        Command::List(args) => args.run(),
+        Command::Top(args) => args.run(),
         Command::Watch(args) => args.run(),
+        Command::Import(args) => args.run(),
+        Command::Export(args) => args.run(),
         Command::Policy(command) => command.run(),
         Command::Check(args) => args.run(),
         Command::Bench(args) => Ok(bench::run(*args)?),

@@ -7,21 +7,13 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 /// How often a bar that nobody moves is drawn, so that one sees that something happens.
 const TICK: Duration = Duration::from_millis(100);
 
-const OF_KNOWN_LENGTH: &str = "{msg} {bar:30} {percent}%, {human_pos} of {human_len}, {per_sec}, {eta} left";
-const OF_BYTES: &str = "{prefix} {bar:30} {percent}% of {total_bytes}, {msg}, {eta} left";
+const OF_BYTES: &str = "{prefix} [{bar:30}] {percent}% of {total_bytes}, {msg}, {eta} left";
 const OF_UNKNOWN_LENGTH: &str = "{spinner} {prefix}{msg}, {elapsed}";
 
 /// Work whose length is not known.
 pub fn spinner(what: &str, quiet: bool) -> ProgressBar {
     let bar = bar(None, OF_UNKNOWN_LENGTH, quiet);
     bar.set_prefix(what.to_owned());
-    bar
-}
-
-/// Work on so many things.
-pub fn count(what: &str, total: u64, quiet: bool) -> ProgressBar {
-    let bar = bar(Some(total), OF_KNOWN_LENGTH, quiet);
-    bar.set_message(what.to_owned());
     bar
 }
 
@@ -47,12 +39,12 @@ fn bar(total: Option<u64>, template: &str, quiet: bool) -> ProgressBar {
 
 #[cfg(test)]
 mod tests {
-    use super::{OF_BYTES, OF_KNOWN_LENGTH, OF_UNKNOWN_LENGTH};
+    use super::{OF_BYTES, OF_UNKNOWN_LENGTH};
     use indicatif::ProgressStyle;
 
     #[test]
     fn templates_are_sound() {
-        for template in [OF_KNOWN_LENGTH, OF_BYTES, OF_UNKNOWN_LENGTH] {
+        for template in [OF_BYTES, OF_UNKNOWN_LENGTH] {
             assert!(ProgressStyle::with_template(template).is_ok(), "{template}");
         }
     }

@@ -110,6 +110,9 @@ pub fn bytes(bytes: u64) -> String {
 
 /// `3m 20s`: the two largest units, because nobody needs the milliseconds of a day.
 pub fn duration(ms: u64) -> String {
+    if let 1_000..60_000 = ms {
+        return format!("{}.{}s", ms / 1_000, ms / 100 % 10);
+    }
     let smallest_unit_ms = match ms {
         0..1_000 => 1,
         1_000..3_600_000 => 1_000,
@@ -172,7 +175,8 @@ mod tests {
         for (ms, shown) in [
             (0, "0s"),
             (250, "250ms"),
-            (1_999, "1s"),
+            (1_999, "1.9s"),
+            (59_999, "59.9s"),
             (200_000, "3m 20s"),
             (3_600_000, "1h"),
             (3_725_000, "1h 2m"),
