@@ -81,6 +81,7 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
         health: Arc::clone(&health),
         x_request_id: config.http_x_request_id,
         load,
+        openapi: std::sync::OnceLock::new(),
     });
     let http =
         http::Server::start(&runtime, http_listener, http::Front::new(app)).context("cannot serve HTTP")?;
