@@ -21,6 +21,8 @@ pub const OF_TESTS: &[Package] = &[
     Package { name: "python3-redis", is_present: has_python_redis },
     Package { name: "xfsprogs", is_present: || has_program("mkfs.xfs") && has_program("xfs_io") },
     Package { name: "curl", is_present: || has_program("curl") },
+    Package { name: "chromium", is_present: || has_program("chromium") },
+    Package { name: "python3-venv", is_present: has_python_venv },
 ];
 
 /// What `cargo xtask bench` needs.
@@ -87,6 +89,10 @@ fn install(installer: &[&str], packages: &[&str]) {
 /// Whether we run as root.
 pub fn is_root() -> bool {
     Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout.trim_ascii() == b"0")
+}
+
+fn has_python_venv() -> bool {
+    succeeds(Command::new(SYSTEM_PYTHON).args(["-c", "import ensurepip, venv"]))
 }
 
 fn has_python_redis() -> bool {

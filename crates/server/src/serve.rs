@@ -82,6 +82,7 @@ pub fn run(config: &Config, announce: impl FnOnce(SocketAddr, SocketAddr)) -> an
         health: Arc::clone(&health),
         x_request_id: config.http_x_request_id,
         load,
+        openapi: std::sync::OnceLock::new(),
     });
     let http =
         http::Server::start(&runtime, http_listener, http::Front::new(app)).context("cannot serve HTTP")?;

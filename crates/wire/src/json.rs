@@ -7,6 +7,7 @@
 //! | [`reply`] | server to client: counters, changes, batches, policies |
 //! | [`problem`] | server to client: errors, as RFC 9457 problem details |
 //! | [`cursor`] | both: where a list goes on |
+//! | [`schema`] | what values look like, for `/openapi.json` |
 //! | [`timestamp`] | milliseconds as RFC 3339 text |
 //!
 //! Two rules hold throughout. A number is an `i64`, and since JavaScript loses integers beyond 2^53, such a number
@@ -17,6 +18,7 @@ pub mod cursor;
 pub mod problem;
 pub mod reply;
 pub mod request;
+pub mod schema;
 pub mod timestamp;
 
 /// Integers up to this size survive being read as a double.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
-use quipu_counting::{Action, Batch, GroupKind, Refusal};
+use quipu_counting::{Action, Batch, GroupKind, Refusal, Reply};
 use quipu_wire::json::problem::Problem;
 use quipu_wire::json::reply::{CounterBody, ItemBody, ResultsBody};
 use quipu_wire::json::request::{BatchAddBody, BatchGetBody, BodyError};
@@ -28,7 +28,7 @@ pub async fn increment(State(app): State<Arc<App>>, id: RequestId, NoQuery: NoQu
     let room = app.load.reserve(body.items.len() * REPLY_ITEM_BYTES)?;
     let batch = run(&app, additions(&body, id.bytes())?).await?;
     let replayed = batch.replies.iter().any(|reply| reply.duplicate);
-    let results: Vec<ItemBody> = results(&batch, ItemBody::of_change);
+    let results = results(&batch, ItemBody::of_change);
     let mut response = match refused_item(&batch).filter(|_| body.atomic) {
         Some((index, refusal)) => {
             Refused::from(Problem::batch_refused(index, refusal, results)).into_response()
@@ -78,7 +78,7 @@ pub async fn get(State(app): State<Arc<App>>, NoQuery: NoQuery, body: Body) -> A
         batch.push(&key.to_key(index)?, Action::Read);
     }
     let batch = run(&app, batch).await?;
-    let results = results(&batch, |key, reply| ItemBody::Counter(CounterBody::of(key, reply)));
+    let results = results(&batch, CounterBody::of);
     Ok(answer::json_in(room, StatusCode::OK, &ResultsBody { results }))
 }
 
@@ -90,6 +90,6 @@ fn check_length(app: &App, field: &str, length: usize) -> Result<(), BodyError> 
     Err(BodyError(format!("`{field}`: must have 1 to {most} entries, not {length}")))
 }
 
-fn results(batch: &Batch, body: impl Fn(&[u8], &quipu_counting::Reply) -> ItemBody) -> Vec<ItemBody> {
+fn results<T>(batch: &Batch, body: impl Fn(&[u8], &Reply) -> T) -> Vec<T> {
     batch.replies.iter().enumerate().map(|(index, reply)| body(batch.key(index), reply)).collect()
 }

@@ -22,14 +22,12 @@ pub async fn read(State(app): State<Arc<App>>, Name(key): Name, condition: Preco
     check_freshness(uri.query())?;
     let reply = look(&app, &key).await?;
     let live = reply.exists.then_some(&reply.cell);
-    match condition {
-        _ if condition.holds(live) => Ok(answer::counter(&key, &reply)),
-        Precondition::NoneOf(_) | Precondition::Simple(Condition::Absent) => Ok(answer::not_modified(&reply)),
-        _ => {
-            Err(Problem::new(412, "condition-unmet", "the counter is not in a state that If-Match names")
-                .into())
-        }
+    if !condition.matches(live) {
+        let detail = "the counter is not in a state that If-Match names";
+        return Err(Problem::new(412, "condition-unmet", detail).into());
     }
+    let is_known = !condition.holds(live);
+    Ok(if is_known { answer::not_modified(&reply) } else { answer::counter(&key, &reply) })
 }
 
 /// How fresh a read must be. Reads here are always strong, which satisfies every wish, but a misspelled wish is refused.
@@ -60,6 +58,7 @@ pub async fn increment(
     body: Body,
 ) -> Answer {
     let body = body.parse_or_default::<AddBody>()?;
+    let condition = condition.and_version(body.if_version);
     change(&app, &key, &id, &condition, |condition| Ok(Action::Add(body.to_add(Direction::Up, condition)?)))
         .await
 }
@@ -73,6 +72,7 @@ pub async fn decrement(
     body: Body,
 ) -> Answer {
     let body = body.parse_or_default::<AddBody>()?;
+    let condition = condition.and_version(body.if_version);
     change(&app, &key, &id, &condition, |condition| Ok(Action::Add(body.to_add(Direction::Down, condition)?)))
         .await
 }
@@ -86,6 +86,7 @@ pub async fn set(
     body: Body,
 ) -> Answer {
     let body = body.parse::<SetBody>()?;
+    let condition = condition.and_version(body.if_version);
     change(&app, &key, &id, &condition, |condition| Ok(Action::Set(body.to_set(condition)?))).await
 }
 
@@ -120,12 +121,13 @@ async fn change(
     precondition: &Precondition,
     action: impl Fn(Condition) -> Result<Action, BodyError>,
 ) -> Answer {
-    if let Precondition::Simple(condition) = precondition {
-        return Ok(answer::change(key, &attempt(app, key, id, action(*condition)?).await?));
+    if let Some(condition) = precondition.simple() {
+        return Ok(answer::change(key, &attempt(app, key, id, action(condition)?).await?));
     }
     if id.0.is_some() {
         // A retry would find the counter in another state, and be another request.
-        let detail = "with an Idempotency-Key or X-Request-Id, If-Match takes one ETag or *, and If-None-Match takes *";
+        let detail = "with an Idempotency-Key or X-Request-Id, there may be one condition: one ETag or * in If-Match, \
+                      * in If-None-Match, or ifVersion";
         return Err(Problem::malformed(detail).into());
     }
     for _ in 0..ATTEMPTS_MAX {

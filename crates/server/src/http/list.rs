@@ -14,9 +14,9 @@ use super::answer::{self, Answer, Refused};
 use super::parameters::Parameters;
 
 /// Counters of a page where the call does not say.
-const LIMIT_DEFAULT: usize = 100;
+pub const LIMIT_DEFAULT: usize = 100;
 /// The most counters of a page: a reply of some megabytes.
-const LIMIT_MAX: usize = 10_000;
+pub const LIMIT_MAX: usize = 10_000;
 /// About what one counter takes in a reply, with a key of usual length.
 const REPLY_COUNTER_BYTES: usize = 256;
 
@@ -44,7 +44,11 @@ fn listing(query: Option<&str>) -> Result<Listing, Refused> {
     let limit = parameters
         .read("limit", &expected, |text| text.parse().ok().filter(|limit| (1..=LIMIT_MAX).contains(limit)))?;
     let expected = "the cursor of the page before, of a list in the same order";
-    let after = parameters.read("cursor", expected, |text| cursor::decode(order, text))?;
+    // Empty, it is the beginning: a loop over pages then has one form for the first and the others.
+    let after = match parameters.bytes("cursor") {
+        None | Some(b"") => None,
+        Some(_) => parameters.read("cursor", expected, |text| cursor::decode(order, text))?,
+    };
     let prefix = parameters.bytes("prefix").unwrap_or_default().to_vec();
     Ok(Listing { prefix, order, after, limit: limit.unwrap_or(LIMIT_DEFAULT) })
 }
@@ -74,7 +78,7 @@ mod tests {
         let by_value = cursor::encode(ListOrder::Value, &place);
         for (query, expected) in [
             (String::new(), default.clone()),
-            ("prefix=&cursor=&limit=&order=".to_owned(), default.clone()),
+            ("prefix=&cursor=".to_owned(), default.clone()),
             (
                 "prefix=a%2F%ff&limit=7".to_owned(),
                 Listing { prefix: b"a/\xff".to_vec(), limit: 7, ..default.clone() },
@@ -90,6 +94,8 @@ mod tests {
         for query in [
             "order=age",
             "limit=0",
+            "limit=",
+            "order=",
             "limit=10001",
             "limit=-1",
             "limit=x",

@@ -1,4 +1,4 @@
-//! The JSON API: routes under `/api/v1`, and `/healthz`, `/readyz`, `/metrics` beside it.
+//! The JSON API: routes under `/api/v1`, and `/openapi.json`, `/docs`, `/healthz`, `/readyz`, `/metrics` beside it.
 //!
 //! | file | what it says |
 //! |---|---|
@@ -9,6 +9,7 @@
 //! | `execute` | runs a batch and waits until its replies may be shown |
 //! | `answer` | replies and problems as responses |
 //! | `counters`, `batches`, `list`, `policies`, `status` | the handlers |
+//! | `openapi`, `docs` | the API described, for programs and for people |
 //!
 //! A handler runs its batch inline, on the thread that read the request; only what must wait (a counter on disk,
 //! the sync of the log) gives the thread back.
@@ -19,11 +20,13 @@ mod connections;
 mod content;
 mod conversation;
 mod counters;
+mod docs;
 mod execute;
 mod extract;
 mod front;
 mod list;
 mod load;
+mod openapi;
 mod origin;
 mod parameters;
 mod policies;
@@ -32,9 +35,10 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::Router;
+use axum::body::Bytes;
 use axum::http::{Method, Uri};
 use axum::routing::{get, post};
 use quipu_counting::Counters;
@@ -61,6 +65,8 @@ pub struct App {
     pub x_request_id: bool,
     /// What is bounded, and how much there is of it.
     pub load: Arc<Load>,
+    /// `/openapi.json`, once somebody has asked for it.
+    pub openapi: OnceLock<Bytes>,
 }
 
 /// All routes. [`Front`] stands before them.
@@ -77,6 +83,10 @@ fn router(app: Arc<App>) -> Router {
         .route("/api/v1/counters/{key}/reset", post(counters::reset))
         .route("/api/v1/policies", get(policies::list))
         .route("/api/v1/policies/{pattern}", get(policies::read).put(policies::set).delete(policies::delete))
+        .route("/openapi.json", get(openapi::serve))
+        .route("/docs", get(docs::page))
+        .route("/docs/style.css", get(docs::style))
+        .route("/docs/page.js", get(docs::script))
         .route("/healthz", get(status::healthz))
         .route("/readyz", get(status::readyz))
         .route("/metrics", get(status::metrics))

@@ -33,10 +33,9 @@ impl Parameters {
         Ok(Parameters(found))
     }
 
-    /// The bytes of a parameter. One without a value counts as not given.
+    /// The bytes of a parameter.
     pub fn bytes(&self, name: &str) -> Option<&[u8]> {
-        let value = self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| &value[..]);
-        value.filter(|value| !value.is_empty())
+        self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| &value[..])
     }
 
     /// A parameter read by `read`, which returns `None` for what is not `expected`.
@@ -66,8 +65,14 @@ mod tests {
         assert_eq!(given.bytes("prefix"), Some(&b"a/\xff b"[..]));
         assert_eq!(given.read("limit", "a number", |text| text.parse::<u8>().ok()).unwrap(), Some(5));
         assert!(given.read("prefix", "a number", |text| text.parse::<u8>().ok()).is_err());
-        for nothing in [None, Some(""), Some("&"), Some("prefix"), Some("prefix=")] {
-            assert_eq!(Parameters::parse(nothing, &known).unwrap().bytes("prefix"), None);
+        for (query, expected) in [
+            (None, None),
+            (Some(""), None),
+            (Some("&"), None),
+            (Some("prefix"), Some(&b""[..])),
+            (Some("prefix="), Some(b"")),
+        ] {
+            assert_eq!(Parameters::parse(query, &known).unwrap().bytes("prefix"), expected);
         }
         for refused in ["limt=5", "limit=1&limit=1", "prefix=%", "=", "prefix=%4"] {
             assert!(Parameters::parse(Some(refused), &known).is_err(), "{refused}");

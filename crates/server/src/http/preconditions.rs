@@ -38,37 +38,56 @@ impl Tag {
     }
 }
 
-/// What the headers demand.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Precondition {
-    /// Something that counting itself decides.
-    Simple(Condition),
-    /// One of these, as the counter is found.
-    AnyOf(Vec<Tag>),
-    /// None of these.
-    NoneOf(Vec<Tag>),
+/// What a call demands of the counter: all of these, as far as they are given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Precondition {
+    if_match: Option<Tags>,
+    if_none_match: Option<Tags>,
+    /// What the body demands; 0 means that the counter must not exist.
+    version: Option<u64>,
 }
 
 /// Births begin with 1, so no counter has this tag.
 const NEVER: Condition = Condition::Tag { birth: 0, version: 0 };
 
 impl Precondition {
-    /// Whether a counter in this state satisfies it.
-    pub fn holds(&self, live: Option<&Cell>) -> bool {
-        let matches = |tags: &[Tag]| live.is_some_and(|cell| tags.contains(&Tag::of(cell)));
+    /// The same, and the version that a body demands.
+    pub fn and_version(self, version: Option<u64>) -> Precondition {
+        Precondition { version, ..self }
+    }
+
+    /// As something that counting itself decides, if it can be said so.
+    pub fn simple(&self) -> Option<Condition> {
         match self {
-            Precondition::Simple(Condition::Always) => true,
-            Precondition::Simple(Condition::Exists) => live.is_some(),
-            Precondition::Simple(Condition::Absent) => live.is_none(),
-            Precondition::Simple(Condition::Version(version)) => {
-                live.map_or(0, |cell| cell.version) == *version
+            Precondition { if_match: None, if_none_match: None, version } => {
+                Some(version.map_or(Condition::Always, Condition::Version))
             }
-            Precondition::Simple(Condition::Tag { birth, version }) => {
-                matches(&[Tag { birth: *birth, version: *version }])
+            Precondition { if_match: Some(Tags::Star), if_none_match: None, version: None } => {
+                Some(Condition::Exists)
             }
-            Precondition::AnyOf(tags) => matches(tags),
-            Precondition::NoneOf(tags) => !matches(tags),
+            Precondition { if_match: None, if_none_match: Some(Tags::Star), version: None } => {
+                Some(Condition::Absent)
+            }
+            Precondition { if_match: Some(Tags::List(tags)), if_none_match: None, version: None } => {
+                match tags[..] {
+                    [] => Some(NEVER),
+                    [only] => Some(only.condition()),
+                    _ => None,
+                }
+            }
+            _ => None,
         }
+    }
+
+    /// Whether a counter in this state satisfies `If-Match` and the version.
+    pub fn matches(&self, live: Option<&Cell>) -> bool {
+        self.if_match.as_ref().is_none_or(|tags| tags.match_one(live))
+            && self.version.is_none_or(|version| live.map_or(0, |cell| cell.version) == version)
+    }
+
+    /// Whether a counter in this state satisfies all of it.
+    pub fn holds(&self, live: Option<&Cell>) -> bool {
+        self.matches(live) && !self.if_none_match.as_ref().is_some_and(|tags| tags.match_one(live))
     }
 
     /// What to demand of counting, given the state in which the counter was found: that it is still in it. One that
@@ -92,52 +111,47 @@ impl<S: Sync> FromRequestParts<S> for Precondition {
 
 fn precondition(headers: &HeaderMap) -> Result<Precondition, String> {
     if !headers.contains_key(IF_MATCH) && !headers.contains_key(IF_NONE_MATCH) {
-        return Ok(Precondition::Simple(Condition::Always));
+        return Ok(Precondition::default());
     }
-    match (Tags::of(headers, "If-Match")?, Tags::of(headers, "If-None-Match")?) {
-        (Some(_), Some(_)) => Err("If-Match and If-None-Match are both given; send one of them".to_owned()),
-        (Some(Tags::Star), None) => Ok(Precondition::Simple(Condition::Exists)),
-        (None, Some(Tags::Star)) => Ok(Precondition::Simple(Condition::Absent)),
-        (Some(Tags::List(tags)), None) => {
-            let strong: Vec<Tag> = tags.into_iter().filter(|(_, weak)| !weak).map(|(tag, _)| tag).collect();
-            Ok(match strong[..] {
-                [] => Precondition::Simple(NEVER),
-                [only] => Precondition::Simple(only.condition()),
-                _ => Precondition::AnyOf(strong),
-            })
-        }
-        (None, Some(Tags::List(tags))) => {
-            Ok(Precondition::NoneOf(tags.into_iter().map(|(tag, _)| tag).collect()))
-        }
-        (None, None) => Ok(Precondition::Simple(Condition::Always)),
-    }
+    let if_match = Tags::of(headers, "If-Match", |is_weak| !is_weak)?;
+    let if_none_match = Tags::of(headers, "If-None-Match", |_| true)?;
+    Ok(Precondition { if_match, if_none_match, version: None })
 }
 
 /// What stands in one of the two headers.
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Tags {
     Star,
-    /// Tags that may be ours, and whether they are weak.
-    List(Vec<(Tag, bool)>),
+    /// Those that may match a counter.
+    List(Vec<Tag>),
 }
 
 impl Tags {
-    fn of(headers: &HeaderMap, name: &str) -> Result<Option<Tags>, String> {
+    fn of(headers: &HeaderMap, name: &str, counts: impl Fn(bool) -> bool) -> Result<Option<Tags>, String> {
         let expected =
             || format!("the header {name} must be * or a list of ETags as replies gave them, like \"12-7\"");
         let mut found: Option<Tags> = None;
         for value in headers.get_all(name) {
             let text = value.to_str().map_err(|_| expected())?.trim();
-            found = match (found, text) {
-                (None, "*") => Some(Tags::Star),
-                (Some(Tags::Star), _) | (Some(_), "*") => return Err(expected()),
-                (None, text) => Some(Tags::List(parse_list(text).ok_or_else(expected)?)),
-                (Some(Tags::List(mut list)), text) => {
-                    list.extend(parse_list(text).ok_or_else(expected)?);
-                    Some(Tags::List(list))
-                }
-            };
+            if text == "*" && found.is_none() {
+                found = Some(Tags::Star);
+                continue;
+            }
+            let tags = parse_list(text).ok_or_else(expected)?;
+            let tags = tags.into_iter().filter(|(_, is_weak)| counts(*is_weak)).map(|(tag, _)| tag);
+            match found.get_or_insert(Tags::List(Vec::new())) {
+                Tags::Star => return Err(expected()),
+                Tags::List(list) => list.extend(tags),
+            }
         }
         Ok(found)
+    }
+
+    fn match_one(&self, live: Option<&Cell>) -> bool {
+        match self {
+            Tags::Star => live.is_some(),
+            Tags::List(tags) => live.is_some_and(|cell| tags.contains(&Tag::of(cell))),
+        }
     }
 }
 
@@ -179,23 +193,27 @@ mod tests {
     const TWELVE: Tag = Tag { birth: 12, version: 7 };
     const OTHER: Tag = Tag { birth: 1, version: 1 };
 
+    fn list(tags: &[Tag]) -> Option<Tags> {
+        Some(Tags::List(tags.to_vec()))
+    }
+
     #[test]
     fn what_headers_say() {
-        use Precondition::{AnyOf, NoneOf, Simple};
+        let star = || Some(Tags::Star);
         for (given, expected) in [
-            (&[][..], Some(Simple(Condition::Always))),
-            (&[("if-match", "\"12-7\"")], Some(Simple(TWELVE.condition()))),
-            (&[("if-match", " \"12-7\" ,, ")], Some(Simple(TWELVE.condition()))),
-            (&[("if-match", "*")], Some(Simple(Condition::Exists))),
-            (&[("if-match", "W/\"12-7\"")], Some(Simple(NEVER))),
-            (&[("if-match", "\"somebody, else's\"")], Some(Simple(NEVER))),
-            (&[("if-match", "\"012-7\", \"+12-7\"")], Some(Simple(NEVER))),
-            (&[("if-match", "\"1-1\", W/\"3-3\", \"12-7\"")], Some(AnyOf(vec![OTHER, TWELVE]))),
-            (&[("if-match", "\"1-1\""), ("if-match", "\"12-7\"")], Some(AnyOf(vec![OTHER, TWELVE]))),
-            (&[("if-none-match", "*")], Some(Simple(Condition::Absent))),
-            (&[("if-none-match", "\"12-7\"")], Some(NoneOf(vec![TWELVE]))),
-            (&[("if-none-match", "W/\"12-7\"")], Some(NoneOf(vec![TWELVE]))),
-            (&[("if-none-match", "\"x\"")], Some(NoneOf(vec![]))),
+            (&[][..], Some((None, None))),
+            (&[("if-match", "\"12-7\"")], Some((list(&[TWELVE]), None))),
+            (&[("if-match", " \"12-7\" ,, ")], Some((list(&[TWELVE]), None))),
+            (&[("if-match", "*")], Some((star(), None))),
+            (&[("if-match", "W/\"12-7\"")], Some((list(&[]), None))),
+            (&[("if-match", "\"somebody, else's\"")], Some((list(&[]), None))),
+            (&[("if-match", "\"012-7\", \"+12-7\"")], Some((list(&[]), None))),
+            (&[("if-match", "\"1-1\", W/\"3-3\", \"12-7\"")], Some((list(&[OTHER, TWELVE]), None))),
+            (&[("if-match", "\"1-1\""), ("if-match", "\"12-7\"")], Some((list(&[OTHER, TWELVE]), None))),
+            (&[("if-none-match", "*")], Some((None, star()))),
+            (&[("if-none-match", "W/\"12-7\"")], Some((None, list(&[TWELVE])))),
+            (&[("if-none-match", "\"x\"")], Some((None, list(&[])))),
+            (&[("if-match", "*"), ("if-none-match", "\"1-1\"")], Some((star(), list(&[OTHER])))),
             (&[("if-match", "")], None),
             (&[("if-match", ",")], None),
             (&[("if-match", "12-7")], None),
@@ -204,26 +222,40 @@ mod tests {
             (&[("if-match", "w/\"12-7\"")], None),
             (&[("if-match", "*, \"12-7\"")], None),
             (&[("if-match", "*"), ("if-match", "*")], None),
-            (&[("if-match", "*"), ("if-none-match", "*")], None),
+            (&[("if-match", "\"1-1\""), ("if-match", "*")], None),
         ] {
-            assert_eq!(precondition(&headers(given)).ok(), expected, "{given:?}");
+            let found = precondition(&headers(given)).ok();
+            let expected = expected.map(|(if_match, if_none_match)| Precondition {
+                if_match,
+                if_none_match,
+                version: None,
+            });
+            assert_eq!(found, expected, "{given:?}");
         }
     }
 
     #[test]
     fn states_that_satisfy() {
         let cell = Cell { birth: 12, version: 7, ..Cell::ABSENT };
-        for (given, there, absent) in [
-            (Precondition::Simple(Condition::Always), true, true),
-            (Precondition::Simple(Condition::Exists), true, false),
-            (Precondition::Simple(Condition::Absent), false, true),
-            (Precondition::Simple(TWELVE.condition()), true, false),
-            (Precondition::Simple(NEVER), false, false),
-            (Precondition::AnyOf(vec![OTHER, TWELVE]), true, false),
-            (Precondition::AnyOf(vec![OTHER]), false, false),
-            (Precondition::NoneOf(vec![OTHER]), true, true),
-            (Precondition::NoneOf(vec![TWELVE]), false, true),
+        let (tag, never) = (Some(TWELVE.condition()), Some(NEVER));
+        for (if_match, if_none_match, version, simple, there, absent) in [
+            (None, None, None, Some(Condition::Always), true, true),
+            (None, None, Some(7), Some(Condition::Version(7)), true, false),
+            (None, None, Some(0), Some(Condition::Version(0)), false, true),
+            (Some(Tags::Star), None, None, Some(Condition::Exists), true, false),
+            (None, Some(Tags::Star), None, Some(Condition::Absent), false, true),
+            (list(&[TWELVE]), None, None, tag, true, false),
+            (list(&[]), None, None, never, false, false),
+            (list(&[OTHER, TWELVE]), None, None, None, true, false),
+            (list(&[OTHER, OTHER]), None, None, None, false, false),
+            (None, list(&[OTHER]), None, None, true, true),
+            (None, list(&[TWELVE]), None, None, false, true),
+            (Some(Tags::Star), list(&[TWELVE]), None, None, false, false),
+            (Some(Tags::Star), list(&[OTHER]), Some(7), None, true, false),
+            (Some(Tags::Star), None, Some(8), None, false, false),
         ] {
+            let given = Precondition { if_match, if_none_match, version };
+            assert_eq!(given.simple(), simple, "{given:?}");
             assert_eq!((given.holds(Some(&cell)), given.holds(None)), (there, absent), "{given:?}");
             assert_eq!(given.in_state(None), if absent { Condition::Absent } else { NEVER });
             assert_eq!(given.in_state(Some(&cell)), if there { TWELVE.condition() } else { NEVER });

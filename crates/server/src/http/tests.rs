@@ -1,6 +1,7 @@
 //! The API as a table of calls: what is sent, the status, and the fields that matter in the reply. A real engine
 //! counts behind the router; only the sockets are missing.
 
+mod described;
 mod outages;
 mod protocol;
 
@@ -51,6 +52,7 @@ impl Api {
             health: Arc::clone(&health),
             x_request_id,
             load,
+            openapi: std::sync::OnceLock::new(),
         };
         Api { front: Front::new(Arc::new(app)), health, _data: None }
     }

@@ -2,6 +2,7 @@
 
 use quipu_counting::{Refusal, Reply, Unavailable};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::reply::{ChangeBody, ItemBody};
 use crate::refusal::{of_refusal, of_unavailable};
@@ -13,31 +14,39 @@ pub const PROBLEM_JSON: &str = "application/problem+json";
 pub const RETRY_AFTER_MS: u64 = 1000;
 
 /// Why a request was not done.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Problem {
     /// A name for the kind of problem; the last part is `reason`.
     #[serde(rename = "type")]
+    #[schema(example = "urn:quipu:problem:above-ceiling")]
     kind: String,
     /// What `status` is called.
+    #[schema(example = "Conflict")]
     pub title: &'static str,
     /// The HTTP status, here too, because a body travels further than its status line.
+    #[schema(example = 409)]
     pub status: u16,
     /// What happened and what to do, in one sentence.
     pub detail: String,
     /// A stable word for programs.
+    #[schema(example = "above-ceiling")]
     pub reason: &'static str,
     /// When to come again, where coming again helps.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub retry_after_ms: Option<u64>,
     /// The request's name, as the header `X-Request-Id` of the reply gives it too: what to look for in logs.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub request_id: Option<String>,
     /// The counter as it stands, `accepted: false` and `applied: 0`, where a rule of counting refused.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    #[schema(ignore)]
     change: Option<Box<ChangeBody>>,
     /// The items of an all-or-none batch that was refused.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(ignore)]
     results: Option<Vec<ItemBody>>,
 }
 

@@ -12,18 +12,22 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use quipu_counting::{Cell, ListOrder, ListPage, NEVER, Policy, Refusal, Reply};
 use serde::Serialize;
+use utoipa::ToSchema;
 
+use super::schema::{KeyBase64Schema, KeySchema};
 use super::timestamp::rfc3339;
 use super::{cursor, text_if_large};
 use crate::refusal::{Presentation, of_refusal};
 
 /// A counter's name in a reply.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum KeyName {
-    /// It is UTF-8.
+    /// The key, where it is UTF-8.
+    #[schema(value_type = KeySchema)]
     CounterKey(String),
-    /// It is not; the bytes in standard base64.
+    /// The key in standard base64, where it is not UTF-8.
+    #[schema(value_type = KeyBase64Schema)]
     KeyBase64(String),
 }
 
@@ -38,24 +42,43 @@ impl KeyName {
 }
 
 /// A counter as a read shows it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = Counter)]
 pub struct CounterBody {
     #[serde(flatten)]
     key: KeyName,
+    /// The value; 0 for a counter that does not exist.
+    #[schema(example = 7)]
     value: i64,
+    /// The value as text, where it is beyond 2^53 and a reader with doubles would lose digits.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, example = "9007199254740993")]
     value_text: Option<String>,
+    /// How many changes made the counter what it is; 0 for one that does not exist.
+    #[schema(example = 7)]
     version: u64,
-    /// `null` for a counter that does not exist and for a replayed outcome, which does not remember it.
+    /// When it last changed; `null` for a counter that does not exist and for a replayed outcome, which does not
+    /// remember it.
+    #[schema(required = true, format = DateTime, example = "2026-02-23T10:00:00.000Z")]
     updated_at: Option<String>,
+    /// When it will cease to exist, if it will.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, format = DateTime, example = "2026-02-23T11:00:00.000Z")]
     expires_at: Option<String>,
+    /// Whether the counter exists.
     exists: bool,
     // What follows is the same for every counter of this version, and is said because clients decide by it.
+    /// What kind of counter it is.
+    #[schema(example = "sum")]
     kind: &'static str,
+    /// How it is kept.
+    #[schema(example = "strong")]
     mode: &'static str,
+    /// Whether the value is exact.
     exact: bool,
+    /// How old the value may be.
+    #[schema(example = 0)]
     staleness_ms: u64,
 }
 
@@ -79,16 +102,23 @@ impl CounterBody {
     }
 }
 
-/// A counter after a change that was accepted.
-#[derive(Clone, Debug, Serialize)]
+/// A counter after a change, and what the change was.
+#[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = Change)]
 pub struct ChangeBody {
     #[serde(flatten)]
     counter: CounterBody,
+    /// Whether the change was made.
     accepted: bool,
+    /// By how much the value changed.
+    #[schema(example = 1)]
     applied: i64,
+    /// The same as text, where it is beyond 2^53.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     applied_text: Option<String>,
+    /// Whether this is the first outcome of the same request again.
     duplicate: bool,
 }
 
@@ -106,13 +136,19 @@ impl ChangeBody {
 }
 
 /// One item of a batch that was refused: a change that was not accepted, and why.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = RefusedChange)]
 pub struct RefusedItem {
     #[serde(flatten)]
     change: ChangeBody,
+    /// A stable word for programs.
+    #[schema(example = "above-ceiling")]
     reason: &'static str,
+    /// What happened and what to do, in one sentence.
     detail: &'static str,
+    /// The status a call of its own would have had.
+    #[schema(example = 409)]
     status: u16,
 }
 
@@ -129,12 +165,11 @@ impl RefusedItem {
     }
 }
 
-/// The outcome of one item of a batch.
-#[derive(Clone, Debug, Serialize)]
+/// The outcome of one item of a batch of changes.
+#[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(untagged)]
+#[schema(as = BatchResult)]
 pub enum ItemBody {
-    /// A read.
-    Counter(CounterBody),
     /// A change.
     Change(ChangeBody),
     /// A change that was refused.
@@ -152,18 +187,20 @@ impl ItemBody {
 }
 
 /// The outcomes of a batch, in the order of its items.
-#[derive(Clone, Debug, Serialize)]
-pub struct ResultsBody {
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ResultsBody<T> {
     /// One for each item.
-    pub results: Vec<ItemBody>,
+    pub results: Vec<T>,
 }
 
 /// One page of a list of counters.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = CounterList)]
 pub struct ListBody {
     /// In the order asked for.
     pub counters: Vec<CounterBody>,
     /// Where the next page goes on; `null` where there is none.
+    #[schema(required = true)]
     pub cursor: Option<String>,
 }
 
@@ -179,19 +216,32 @@ impl ListBody {
 }
 
 /// One policy.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = Policy)]
 pub struct PolicyReply {
     #[serde(flatten)]
     pattern: PatternName,
+    /// No change may bring the value below this.
+    #[schema(required = true, example = 0)]
     min: Option<i64>,
+    /// The same as text, where it is beyond 2^53.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     min_text: Option<String>,
+    /// No change may bring the value above this.
+    #[schema(required = true, example = 100)]
     max: Option<i64>,
+    /// The same as text, where it is beyond 2^53.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     max_text: Option<String>,
+    /// Whether additions take what the bounds leave.
     saturate: bool,
+    /// How long counters live that are born under it.
+    #[schema(required = true)]
     ttl_ms: Option<u64>,
+    /// Whether writes are refused.
     disabled: bool,
 }
 
@@ -212,12 +262,14 @@ impl PolicyReply {
 }
 
 /// A pattern in a reply.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum PatternName {
-    /// It is UTF-8.
+    /// The pattern, where it is UTF-8.
+    #[schema(value_type = KeySchema)]
     Pattern(String),
-    /// It is not; the bytes in standard base64.
+    /// The pattern in standard base64, where it is not UTF-8.
+    #[schema(value_type = KeyBase64Schema)]
     PatternBase64(String),
 }
 
@@ -232,14 +284,15 @@ impl PatternName {
 }
 
 /// All policies.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = PolicyList)]
 pub struct PoliciesBody {
     /// In the order of their patterns.
     pub policies: Vec<PolicyReply>,
 }
 
 /// The answer to the removal of a policy.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct PolicyRemoved {
     /// Which pattern.
     #[serde(flatten)]

@@ -11,7 +11,11 @@ use quipu_counting::{Add, Condition, Expiry, ID_BYTES_MAX, KEY_BYTES_MAX, Policy
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, DeserializeOwned, Deserializer, MapAccess, Visitor};
+use utoipa::ToSchema;
 
+use super::schema::{
+    IntegerSchema, KeyBase64Schema, KeyOrBase64Schema, KeySchema, RequestIdSchema, TtlSchema, VersionSchema,
+};
 use crate::number::parse_i64;
 
 /// The most items of one batch. With the limit on the body this bounds what one request can make the server hold.
@@ -118,38 +122,52 @@ impl<'de> Deserialize<'de> for Integer {
 }
 
 /// The body of a call that takes no fields. `{}` and nothing at all are both right.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = Nothing)]
 pub struct NoFields {}
 
 /// What may be said about an addition: the body of increment and decrement, and one item of a batch.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schema(as = Addition)]
 pub struct AddBody {
-    /// Only in a batch: the counter.
+    /// The counter.
+    #[schema(value_type = Option<KeySchema>)]
     pub key: Option<String>,
-    /// Only in a batch: the counter, where its name is not UTF-8.
+    /// The counter in base64, where its name is not UTF-8.
+    #[schema(value_type = Option<KeyBase64Schema>)]
     pub key_base64: Option<String>,
-    /// Only in a batch: the id under which a retry of this item is recognized.
+    /// The id under which a retry of this item is recognized.
+    #[schema(value_type = Option<RequestIdSchema>)]
     pub request_id: Option<String>,
     /// What to add (or, in a decrement, to take away); 1 where nothing is said.
+    #[schema(value_type = Option<IntegerSchema>)]
     pub delta: Option<Integer>,
     /// The result must not be below this.
+    #[schema(value_type = Option<IntegerSchema>)]
     pub min: Option<Integer>,
     /// The result must not be above this.
+    #[schema(value_type = Option<IntegerSchema>)]
     pub max: Option<Integer>,
     /// Take what the bounds leave instead of refusing.
+    #[serde(default)]
     pub saturate: bool,
-    /// Expire so long after this change.
+    /// Expire so many milliseconds after this change.
+    #[schema(value_type = Option<TtlSchema>)]
     pub ttl_ms: Option<NonZeroU64>,
     /// `ttlMs` counts only where the counter has no expiry yet.
+    #[serde(default)]
     pub ttl_if_none: bool,
     /// The counter must have this version; 0 means that it must not exist.
+    #[schema(value_type = Option<VersionSchema>)]
     pub if_version: Option<u64>,
-    #[serde(deserialize_with = "refuse_dims")]
-    dims: (),
-    #[serde(deserialize_with = "refuse_stripe_by")]
-    stripe_by: (),
+    #[serde(default, rename = "dims", deserialize_with = "refuse_dims")]
+    #[schema(ignore)]
+    _dims: (),
+    #[serde(default, rename = "stripeBy", deserialize_with = "refuse_stripe_by")]
+    #[schema(ignore)]
+    _stripe_by: (),
 }
 
 fn refuse_dims<'de, D: Deserializer<'de>>(_: D) -> Result<(), D::Error> {
@@ -170,7 +188,8 @@ pub enum Direction {
 }
 
 impl AddBody {
-    /// The addition of a call whose path names the counter. `condition` is what the headers demand.
+    /// The addition of a call whose path names the counter. `condition` is what the call demands in all: the caller
+    /// makes it of the headers and of [`AddBody::if_version`].
     pub fn to_add(&self, direction: Direction, condition: Condition) -> Result<Add, BodyError> {
         let in_batches = [("key", self.key.is_some()), ("keyBase64", self.key_base64.is_some())];
         if let Some((field, _)) = in_batches.iter().find(|(_, given)| *given) {
@@ -192,7 +211,8 @@ impl AddBody {
                 format_args!("must have 1 to {ID_BYTES_MAX} bytes"),
             )));
         }
-        Ok((key, self.addition(Direction::Up, Condition::Always).map_err(at)?))
+        let condition = self.if_version.map_or(Condition::Always, Condition::Version);
+        Ok((key, self.addition(Direction::Up, condition).map_err(at)?))
     }
 
     fn addition(&self, direction: Direction, condition: Condition) -> Result<Add, BodyError> {
@@ -214,40 +234,31 @@ impl AddBody {
             (Some(ttl), true) => Expiry::InIfNone(ttl.get()),
             (None, true) => return Err(BodyError::field("ttlIfNone", "needs `ttlMs`")),
         };
-        let condition = with_version(condition, self.if_version)?;
         Ok(Add { delta, min, max, saturate: self.saturate, expiry, condition })
     }
 }
 
-fn with_version(condition: Condition, if_version: Option<u64>) -> Result<Condition, BodyError> {
-    match (condition, if_version) {
-        (condition, None) => Ok(condition),
-        (Condition::Always, Some(version)) => Ok(Condition::Version(version)),
-        (_, Some(_)) => {
-            Err(BodyError::field("ifVersion", "stands beside the header If-Match; send one of them"))
-        }
-    }
-}
-
 /// A replacement of the value: the body of PUT on a counter.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schema(as = Replacement)]
 pub struct SetBody {
     /// The new value.
+    #[schema(value_type = IntegerSchema)]
     pub value: Integer,
-    /// Expire so long after this change. Without it the expiry stays as it is.
-    #[serde(default)]
+    /// Expire so many milliseconds after this change. Without it the expiry stays as it is.
+    #[schema(value_type = Option<TtlSchema>)]
     pub ttl_ms: Option<NonZeroU64>,
     /// The counter no longer expires.
     #[serde(default)]
     pub persist: bool,
     /// The counter must have this version; 0 means that it must not exist.
-    #[serde(default)]
+    #[schema(value_type = Option<VersionSchema>)]
     pub if_version: Option<u64>,
 }
 
 impl SetBody {
-    /// The replacement; `condition` is what the headers demand.
+    /// The replacement; `condition` is what the call demands in all, as in [`AddBody::to_add`].
     pub fn to_set(&self, condition: Condition) -> Result<Set, BodyError> {
         let expiry = match (self.ttl_ms, self.persist) {
             (None, false) => Expiry::Keep,
@@ -255,15 +266,17 @@ impl SetBody {
             (Some(ttl), false) => Expiry::In(ttl.get()),
             (Some(_), true) => return Err(BodyError::field("persist", "contradicts `ttlMs`")),
         };
-        Ok(Set { value: self.value.0, expiry, condition: with_version(condition, self.if_version)? })
+        Ok(Set { value: self.value.0, expiry, condition })
     }
 }
 
 /// Many additions in one call.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schema(as = BatchIncrement)]
 pub struct BatchAddBody {
     /// The additions, in order.
+    #[schema(value_type = Vec<AddBody>, min_items = 1)]
     pub items: Vec<Object<AddBody>>,
     /// All or none; otherwise each item stands alone.
     #[serde(default)]
@@ -271,10 +284,12 @@ pub struct BatchAddBody {
 }
 
 /// Many reads in one call.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = BatchGet)]
 pub struct BatchGetBody {
     /// The counters, in order.
+    #[schema(value_type = Vec<KeyOrBase64Schema>, min_items = 1)]
     pub keys: Vec<KeyBody>,
 }
 
@@ -347,18 +362,24 @@ fn key_bytes(text: Option<&str>, base64: Option<&str>) -> Result<Vec<u8>, BodyEr
 }
 
 /// A policy: the body of PUT on a pattern.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schema(as = PolicySettings)]
 pub struct PolicyBody {
     /// No change may bring the value below this.
+    #[schema(value_type = Option<IntegerSchema>)]
     pub min: Option<Integer>,
     /// No change may bring the value above this.
+    #[schema(value_type = Option<IntegerSchema>)]
     pub max: Option<Integer>,
     /// Additions take what the bounds leave.
+    #[serde(default)]
     pub saturate: bool,
-    /// Counters born under this policy expire so long after their birth.
+    /// Counters born under this policy expire so many milliseconds after their birth.
+    #[schema(value_type = Option<TtlSchema>)]
     pub ttl_ms: Option<NonZeroU64>,
     /// Writes are refused, reads are served.
+    #[serde(default)]
     pub disabled: bool,
 }
 
@@ -404,7 +425,6 @@ mod tests {
                 Add { min: 0, max: 100, saturate: true, expiry: Expiry::In(60_000), ..Add::plain(2) },
             ),
             (r#"{"ttlMs":5,"ttlIfNone":true}"#, Add { expiry: Expiry::InIfNone(5), ..Add::plain(1) }),
-            (r#"{"ifVersion":7}"#, Add { condition: Condition::Version(7), ..Add::plain(1) }),
         ] {
             assert_eq!(add(body), Ok(expected), "{body}");
         }
@@ -456,12 +476,6 @@ mod tests {
     }
 
     #[test]
-    fn a_header_and_a_field_do_not_both_set_the_version() {
-        let body: AddBody = parse(br#"{"ifVersion":7}"#).unwrap();
-        assert!(body.to_add(Direction::Up, Condition::Exists).is_err());
-    }
-
-    #[test]
     fn batches() {
         let body: BatchAddBody =
             parse(br#"{"items":[{"key":"a","delta":2,"requestId":"r"},{"keyBase64":"/w=="}],"atomic":true}"#)
@@ -469,6 +483,9 @@ mod tests {
         assert!(body.atomic);
         assert_eq!(body.items[0].0.to_item(0), Ok((b"a".to_vec(), Add::plain(2))));
         assert_eq!(body.items[1].0.to_item(1), Ok((vec![0xff], Add::plain(1))));
+        let versioned: AddBody = parse(br#"{"key":"a","ifVersion":7}"#).unwrap();
+        let expected = Add { condition: Condition::Version(7), ..Add::plain(1) };
+        assert_eq!(versioned.to_item(0), Ok((b"a".to_vec(), expected)));
         for (item, named) in [
             ("{}", "items[3]: `key`: is missing"),
             (r#"{"key":""}"#, "items[3]: `key`: a key has 1 to 512 bytes, not 0"),
