@@ -122,7 +122,7 @@ impl Connection {
     #[inline]
     fn held_bytes(&self) -> usize {
         let transaction = self.session.transaction.as_ref().map_or(0, |transaction| transaction.frames.len());
-        self.output.len() + self.input.len() + transaction
+        self.output.len() + self.input.len() + transaction + self.session.watched.held_bytes()
     }
 }
 

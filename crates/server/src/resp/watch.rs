@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use quipu_counting::{Action, Cell, Condition, Reply};
+use quipu_counting::{Action, Cell, Condition, KEY_BYTES_MAX, Reply};
 use quipu_wire::resp::Arguments;
 
 use super::commands::{Drafted, check_keys};
@@ -53,6 +53,12 @@ impl Watched {
     /// Whether something is drafted that this still has to learn from.
     pub fn is_learning(&self) -> bool {
         !self.asked.is_empty()
+    }
+
+    /// What it may take of memory, at most.
+    #[inline]
+    pub fn held_bytes(&self) -> usize {
+        self.seen.len() * (KEY_BYTES_MAX + size_of::<(Vec<u8>, Condition)>())
     }
 
     /// UNWATCH.
