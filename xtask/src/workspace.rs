@@ -38,6 +38,11 @@ pub struct Binary {
 }
 
 impl Binary {
+    /// Whether it was given, so that nobody knows what it was built from.
+    pub fn is_given(&self) -> bool {
+        self.binary.is_some()
+    }
+
     /// The binary given, or the release binary, freshly built.
     pub fn get(&self) -> Result<PathBuf> {
         if let Some(given) = &self.binary {

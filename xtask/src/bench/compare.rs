@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::Bench;
 use super::load::{Load, Run};
 use super::page::Findings;
-use super::stage::{Durability, QUIPU, REDIS, Runs, Stage};
+use super::stage::{Durability, QUIPU, REDIS, Runs, Settings, Stage};
 use super::statistics::{median, ratios, spread_percent};
 use super::svg::{Chart, Group};
 use super::table::{Table, figure, times};
@@ -22,6 +22,9 @@ const KEYS: u64 = 1_000_000;
 
 /// How often the operations of a row that writes are doubled until one run of quipu contains a checkpoint.
 const DOUBLINGS_MAX: u32 = 5;
+
+/// A run that takes longer than this is long enough, with or without a checkpoint; the notes then say so.
+const RUN_SECONDS_MAX: f64 = 60.0;
 
 /// Which figure the goal of a row speaks of.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -120,9 +123,7 @@ pub struct Compared {
 #[serde(rename_all = "camelCase")]
 struct ComparedRow {
     name: String,
-    durability: Durability,
-    /// In the words of quipu and of its peers.
-    durability_settings: (String, String),
+    durability: Settings,
     writes: bool,
     measure: Measure,
     goal: f64,
@@ -169,8 +170,7 @@ fn measure_row(bench: &Bench, row: &Row, rounds: usize) -> Result<ComparedRow> {
     let shown = |server: &String| (server.clone(), row.load(server, operations, 1).shown());
     Ok(ComparedRow {
         name: row.name.to_string(),
-        durability: row.durability,
-        durability_settings: (row.durability.of_quipu().into(), row.durability.of_peers().into()),
+        durability: row.durability.into(),
         writes: row.writes(),
         measure: row.measure,
         goal: row.goal,
@@ -192,7 +192,8 @@ fn warm_up(bench: &Bench, row: &Row, stage: &Stage) -> Result<u64> {
     // The first run on fresh keys names every key in the log once; what follows is shorter.
     for doubling in 1..=DOUBLINGS_MAX {
         let run = stage.offer(QUIPU, &row.load(QUIPU, operations, 1_000 + doubling as usize))?;
-        if !row.writes() || run.server.checkpoints != Some(0) {
+        let took_seconds = run.operations as f64 / run.throughput;
+        if !row.writes() || run.server.checkpoints != Some(0) || took_seconds > RUN_SECONDS_MAX {
             break;
         }
         operations *= 2;
@@ -380,8 +381,7 @@ mod tests {
         ]);
         let row = ComparedRow {
             name: "INCR".into(),
-            durability: Durability::EverySecond,
-            durability_settings: ("interval:1000".into(), "everysec".into()),
+            durability: Durability::EverySecond.into(),
             writes: true,
             measure: Measure::Cpu,
             goal: 6.0,

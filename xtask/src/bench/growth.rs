@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::Bench;
 use super::load::Load;
 use super::page::Findings;
-use super::stage::{Durability, Runs, Stage};
+use super::stage::{Durability, Runs, Settings, Stage};
 use super::statistics::{KNEE_PERCENT, Step, knee, median, percent_per_doubling};
 use super::svg::{Chart, Group};
 use super::table::{Table, figure, grouped};
@@ -38,6 +38,7 @@ const CONNECTIONS_OPERATIONS: u64 = 600_000;
 #[serde(rename_all = "camelCase")]
 pub struct Growth {
     rounds: usize,
+    durability: Settings,
     /// Quipu is the last.
     servers: Vec<String>,
     /// One for each thing that grew.
@@ -95,7 +96,8 @@ pub fn measure(bench: &Bench) -> Result<Growth> {
         }
         series.push(Series { what: "connections".into(), pipeline: CONNECTIONS_PIPELINE, steps });
     }
-    Ok(Growth { rounds, servers: bench.server_names(), series })
+    let durability = Durability::EverySecond.into();
+    Ok(Growth { rounds, durability, servers: bench.server_names(), series })
 }
 
 fn load(counters: u64, connections: u64, pipeline: u32, operations: u64) -> Load {
@@ -189,20 +191,25 @@ impl Findings for Growth {
 
     fn chart(&self) -> Option<Chart> {
         let groups = self.series.iter().flat_map(|series| {
-            series.steps.iter().map(|step| Group {
+            let first = |server: &String| Some(series.steps.first()?.summary.get(server)?.0);
+            series.steps.iter().map(move |step| Group {
                 label: format!("{} {}, P={}", grouped(step.size as i64), series.what, series.pipeline),
-                bars: self.servers.iter().map(|server| Some(step.summary.get(server)?.0)).collect(),
+                bars: self
+                    .servers
+                    .iter()
+                    .map(|server| Some(step.summary.get(server)?.0 / first(server)?))
+                    .collect(),
                 goal: None,
             })
         });
         Some(Chart {
-            title: "What an increment costs as there is more of everything".into(),
-            subtitle: "server CPU seconds per million operations; shorter is better".into(),
-            unit: " s",
+            title: "How much dearer an increment becomes as there is more".into(),
+            subtitle: "server CPU per operation as a multiple of the first step of the same server; shorter is better".into(),
+            unit: "x",
             series: self.servers.clone(),
             accent: self.servers.len() - 1,
             groups: groups.collect(),
-            reference: None,
+            reference: Some(1.0),
         })
     }
 }
@@ -225,12 +232,14 @@ mod tests {
         let steps = vec![step(1_000, 1.0, 0.5), step(2_000, 1.5, 0.55), step(8_000, 1.5, 0.55)];
         let growth = Growth {
             rounds: 3,
+            durability: Durability::EverySecond.into(),
             servers: vec!["redis".into(), "quipu".into()],
             series: vec![Series { what: "counters".into(), pipeline: 64, steps }],
         };
         let text = growth.tables()[0].markdown();
         assert!(text.contains("| 1,000 | 1.00 |  | 1,000 | 0.500 |  | 2,000 |"), "{text}");
         assert!(text.contains("| 2,000 | 1.50 | +50 % | 667 | 0.550 | +10 % | 1,818 |"), "{text}");
+        assert_eq!(growth.chart().unwrap().groups[1].bars, [Some(1.5), Some(0.55 / 0.5)]);
         assert_eq!(
             growth.notes()[0],
             "Knees with more counters (a doubling above 20 %): redis from 1,000 to 2,000 (+50 % per doubling); quipu none."

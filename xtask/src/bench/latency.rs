@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::Bench;
 use super::load::{Load, Run};
 use super::page::Findings;
-use super::stage::{Durability, REDIS, Runs, Stage};
+use super::stage::{Durability, REDIS, Runs, Settings, Stage};
 use super::statistics::median;
 use super::svg::{Chart, Group};
 use super::table::{Table, figure, grouped};
@@ -57,7 +57,7 @@ pub struct Latencies {
 #[serde(rename_all = "camelCase")]
 struct Measured {
     name: String,
-    durability: Durability,
+    durability: Settings,
     /// The most that Redis could do, in operations per second.
     redis_limit: f64,
     /// What everybody got, in operations per second.
@@ -113,7 +113,7 @@ fn measure_workload(bench: &Bench, workload: &Workload, rounds: usize) -> Result
     let runs = stage.rounds(rounds, |_, round| paced(round))?;
     Ok(Measured {
         name: workload.name.to_string(),
-        durability: workload.durability,
+        durability: workload.durability.into(),
         redis_limit,
         offered,
         command: paced(1).shown(),
@@ -213,7 +213,7 @@ mod tests {
         ]);
         let workload = Measured {
             name: "INCR".into(),
-            durability: Durability::EveryReply,
+            durability: Durability::EveryReply.into(),
             redis_limit: 100_000.0,
             offered: 50_000,
             command: String::new(),

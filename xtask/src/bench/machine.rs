@@ -32,7 +32,7 @@ impl Machine {
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             memory_gib: memory_gib(&meminfo).context("/proc/meminfo names no MemTotal")?,
             kernel: said(Command::new("uname").arg("-sr"))?,
-            file_system: said(Command::new("stat").args(["-f", "-c", "%T"]).arg(folder))?,
+            file_system: file_system(&said(Command::new("df").arg("--output=fstype").arg(folder))?),
         })
     }
 
@@ -58,6 +58,11 @@ pub fn version_in(text: &str) -> Option<&str> {
     })
 }
 
+/// From a title and, below it, the type.
+fn file_system(df: &str) -> String {
+    df.lines().nth(1).unwrap_or("unknown").trim().to_string()
+}
+
 fn cpu_model(cpuinfo: &str) -> Option<&str> {
     cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.trim().strip_prefix(':')).map(str::trim)
 }
@@ -78,6 +83,8 @@ mod tests {
         assert_eq!(cpu_model(cpuinfo), Some("Some CPU @ 2.0GHz"));
         assert_eq!(cpu_model("processor : 0\n"), None);
         assert_eq!(memory_gib("MemTotal:       2097152 kB\nMemFree: 1 kB\n"), Some(2.0));
+        assert_eq!(file_system("Type\next4\n"), "ext4");
+        assert_eq!(file_system("Type\n"), "unknown");
         let machine = Machine::look(Path::new("/")).unwrap();
         assert!(machine.cores >= 1 && machine.kernel.starts_with("Linux"), "{machine:?}");
     }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::Bench;
 use super::load::Load;
 use super::page::Findings;
-use super::stage::{Durability, Peer};
+use super::stage::{Durability, Peer, Settings};
 use super::svg::{Chart, Group};
 use super::table::{Table, figure, grouped};
 use crate::servers::{Server, disk_bytes};
@@ -38,6 +38,9 @@ const GOAL_RESTART_SECONDS: f64 = 1.0;
 pub struct Memory {
     keys: u64,
     key_format: String,
+    durability: Settings,
+    /// Creates the counters (with the row's value), and increments them.
+    commands: [String; 2],
     servers: Vec<String>,
     rows: Vec<Held>,
 }
@@ -70,15 +73,21 @@ pub fn measure(bench: &Bench, keys: u64) -> Result<Memory> {
             rows.push(held.with_context(|| format!("{name}, value {value}"))?);
         }
     }
-    Ok(Memory { keys, key_format: KEY_FORMAT.into(), servers: bench.server_names(), rows })
+    Ok(Memory {
+        keys,
+        key_format: KEY_FORMAT.into(),
+        durability: Durability::EverySecond.into(),
+        commands: [creating(keys, VALUES[0]).shown(), incrementing(bench, keys).shown()],
+        servers: bench.server_names(),
+        rows,
+    })
 }
 
 fn measure_server(bench: &Bench, name: &str, peer: Option<&Peer>, keys: u64, value: i64) -> Result<Held> {
     let folder = Scratch::new("memory")?;
     let data = folder.path().join("data");
     let server = start(bench, peer, &data)?;
-    let load = Load::of_keys(keys).with("--key-format", KEY_FORMAT).with("--value", value);
-    let resident_bytes = load.offer(&bench.binary, &server)?.server.resident_bytes;
+    let resident_bytes = creating(keys, value).offer(&bench.binary, &server)?.server.resident_bytes;
     let disk_bytes = disk_bytes(&data)?;
     let log_bytes_per_increment = log_bytes_per_increment(bench, &server, keys)?;
     server.kill()?;
@@ -88,6 +97,18 @@ fn measure_server(bench: &Bench, name: &str, peer: Option<&Peer>, keys: u64, val
     drop(again);
     let server = name.to_string();
     Ok(Held { server, value, resident_bytes, disk_bytes, log_bytes_per_increment, restart_seconds })
+}
+
+fn creating(keys: u64, value: i64) -> Load {
+    Load::of_keys(keys).with("--key-format", KEY_FORMAT).with("--value", value)
+}
+
+fn incrementing(bench: &Bench, keys: u64) -> Load {
+    Load::new("incr")
+        .with("--pipeline", 16)
+        .with("--keys", keys)
+        .with("--key-format", KEY_FORMAT)
+        .with("--operations", bench.scaled(INCREMENTS))
 }
 
 fn start(bench: &Bench, peer: Option<&Peer>, data: &Path) -> Result<Server> {
@@ -104,15 +125,9 @@ fn log_bytes_per_increment(bench: &Bench, server: &Server, keys: u64) -> Result<
         Ok(if of_quipu.is_some() { of_quipu } else { server.info_number("aof_current_size")? })
     };
     let before = position()?;
-    let increments = bench.scaled(INCREMENTS);
-    let load = Load::new("incr")
-        .with("--pipeline", 16)
-        .with("--keys", keys)
-        .with("--key-format", KEY_FORMAT)
-        .with("--operations", increments);
-    load.offer(&bench.binary, server)?;
+    let run = incrementing(bench, keys).offer(&bench.binary, server)?;
     let grown = before.zip(position()?).and_then(|(before, after)| after.checked_sub(before));
-    Ok(grown.map(|bytes| bytes as f64 / increments as f64))
+    Ok(grown.map(|bytes| bytes as f64 / run.operations as f64))
 }
 
 impl Memory {
@@ -214,6 +229,8 @@ mod tests {
         let memory = Memory {
             keys: 100,
             key_format: "k{n}".into(),
+            durability: Durability::EverySecond.into(),
+            commands: ["create".into(), "increment".into()],
             servers: vec!["redis".into(), QUIPU.into()],
             rows: vec![held("redis", 10_400, None), held(QUIPU, 7_700, Some(22.0))],
         };

@@ -237,8 +237,15 @@ impl Bench {
             incomplete_by: self.options.incomplete_by().map(str::to_string),
             machine: self.machine.clone(),
             versions,
-            revision: said(Command::new("git").args(["describe", "--always", "--dirty"]).current_dir(top()))?,
+            revision: self.revision()?,
         })
+    }
+
+    fn revision(&self) -> Result<String> {
+        if self.options.binary.is_given() {
+            return Ok("an unknown revision".into());
+        }
+        said(Command::new("git").args(["describe", "--always", "--dirty"]).current_dir(top()))
     }
 
     /// Whether this is only a look.

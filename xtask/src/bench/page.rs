@@ -77,7 +77,12 @@ struct Document<F> {
 
 /// Prints the tables and writes the files of a section into `folder`.
 pub fn publish<F: Findings>(folder: &Path, circumstances: Circumstances, findings: F) -> Result<()> {
-    for table in findings.tables() {
+    let tables = findings.tables();
+    ensure!(
+        tables.iter().any(|table| !table.rows.is_empty()),
+        "no row has such a name; see docs/benchmarks.md"
+    );
+    for table in tables {
         println!("\n{}", table.text().trim_end());
     }
     for note in findings.notes() {

@@ -67,9 +67,8 @@ impl Peer {
     }
 }
 
-/// When a reply may be sent, in the words of both.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+/// When a reply may be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
     /// At once; synced every second.
     EverySecond,
@@ -92,6 +91,21 @@ impl Durability {
             Durability::EverySecond => "interval:1000",
             Durability::EveryReply => "sync",
         }
+    }
+}
+
+/// A durability in the words of both, for results.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Settings {
+    /// `--durability`
+    quipu: String,
+    /// `--appendfsync`
+    peers: String,
+}
+
+impl From<Durability> for Settings {
+    fn from(durability: Durability) -> Settings {
+        Settings { quipu: durability.of_quipu().into(), peers: durability.of_peers().into() }
     }
 }
 
