@@ -3,7 +3,7 @@
 //! | command | what it does |
 //! |---|---|
 //! | `cargo xtask test` | everything a change must pass; a person and CI run the same; it writes no source |
-//! | `cargo xtask fix` | formats, applies what the linter can fix by itself, writes docs/cli.md |
+//! | `cargo xtask fix` | formats, applies what the linter can fix by itself, writes generated pages anew |
 //! | `cargo xtask bench` | everything in docs/benchmarks.md, quipu and its peers side by side; parts by name |
 //! | `cargo xtask torture kill` | SIGKILL at random moments: nothing lost, nothing doubled |
 //! | `cargo xtask fuzz` | the fuzz targets, some minutes each (needs cargo-fuzz) |
@@ -42,7 +42,7 @@ struct Arguments {
 enum Task {
     /// Everything a change must pass: format, lints, tests, documentation tests
     Test,
-    /// Format the sources and apply what the linter can fix by itself
+    /// Format the sources, apply what the linter can fix by itself, write generated pages anew
     Fix,
     /// Measure quipu and its peers on this machine: everything, or one section
     Bench(bench::Arguments),

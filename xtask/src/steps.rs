@@ -28,14 +28,19 @@ pub fn test() -> Result<()> {
     Ok(())
 }
 
-/// Formats, applies what the linter can fix by itself, and writes the page about the command line anew.
+/// Formats, applies what the linter can fix by itself, and writes the pages anew that come from the program.
 pub fn fix() -> Result<()> {
     ensure!(run("format", &["fmt", "--all"])?, "cargo fmt failed");
     let clippy = ["clippy", "--workspace", "--all-targets", "--fix", "--allow-dirty", "--allow-staged"];
     ensure!(run("lints", &clippy)?, "cargo clippy --fix failed");
     let page = cargo().args(["run", "--quiet", "--package", "quipu-server", "--", "manual"]).output()?;
     ensure!(page.status.success(), "`quipu manual` failed");
-    Ok(std::fs::write(top().join("docs/cli.md"), page.stdout)?)
+    std::fs::write(top().join("docs/cli.md"), page.stdout)?;
+    // The test that compares this page with the table writes it, if it is told to.
+    let page = ["test", "--quiet", "--package", "quipu-wire", "--test", "commands_page"];
+    let status = cargo().args(page).env("QUIPU_REWRITE_PAGES", "1").status()?;
+    ensure!(status.success(), "docs/commands.md was not written");
+    Ok(())
 }
 
 /// Runs the server's kill test with more rounds, on the binary that people run.

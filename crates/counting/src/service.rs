@@ -83,6 +83,10 @@ pub trait Counters: Send + Sync {
     /// are fetched is on exactly one of them, whatever is written meanwhile. Blocks.
     fn list(&self, listing: &Listing, now_ms: u64) -> Result<ListPage, Unavailable>;
 
+    /// One of the keys, or none if there are none. `draw` is a random number that chooses; how likely each key is, is the
+    /// deployment's business. Blocks.
+    fn random_key(&self, draw: u64, now_ms: u64) -> Result<Option<Vec<u8>>, Unavailable>;
+
     /// Facts about the running service, by name, for INFO and /metrics.
     fn facts(&self) -> Vec<(&'static str, u64)>;
 }

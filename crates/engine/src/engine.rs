@@ -372,6 +372,10 @@ impl Counters for Engine {
         self.list_page(listing, now_ms)
     }
 
+    fn random_key(&self, draw: u64, now_ms: u64) -> Result<Option<Vec<u8>>, Unavailable> {
+        self.draw_key(draw, now_ms)
+    }
+
     fn facts(&self) -> Vec<(&'static str, u64)> {
         crate::facts::facts(self)
     }

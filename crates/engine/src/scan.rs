@@ -26,6 +26,9 @@ const WALKS_MAX: usize = 1024;
 /// Keys per page, whatever the caller asks.
 const PAGE_MAX: usize = 10_000;
 
+/// Keys among which a drawn one is chosen.
+const DRAWN_FROM: usize = 64;
+
 /// In memory, which had everything on all pages of this partition so far. A walk begins here.
 const WHOLE: u64 = 0;
 /// In memory, of which only what the cold store lacks is shown.
@@ -81,6 +84,39 @@ impl Engine {
         // Keys that somebody is shown must not be taken back by a crash.
         self.settle(page.reveals)?;
         Ok(ScanPage { keys: page.keys, cursor })
+    }
+
+    /// Any key: one near a random place in memory, or where memory has none, one from the cold store. Those in memory are
+    /// more likely, as those after a gap are; Redis has the same to say of its own.
+    pub(crate) fn draw_key(&self, draw: u64, now_ms: u64) -> Result<Option<Vec<u8>>, Unavailable> {
+        let (first, hash, choice) = (draw as usize, (draw >> 32) as u32, (draw >> 16) as usize);
+        let count = self.partitions.len();
+        for partition in (0..count).map(|step| &self.partitions[first.wrapping_add(step) % count]) {
+            let (mut keys, mut reveals) = (Vec::new(), 0);
+            for mut from in [Some(hash), Some(0)] {
+                while let (Some(place), true) = (from, keys.is_empty()) {
+                    let held = partition.lock();
+                    reveals = held.last_offset;
+                    from = held.table.walk_from(place, DRAWN_FROM, |number| {
+                        if held.table.cell(number).is_some_and(|cell| cell.is_live(now_ms)) {
+                            keys.push(held.table.key(number).to_vec());
+                        }
+                    });
+                }
+            }
+            if !keys.is_empty() {
+                // A key that somebody is shown must not be taken back by a crash.
+                self.settle(reveals)?;
+                return Ok(Some(keys.swap_remove(choice % keys.len())));
+            }
+        }
+        for cursor in [1 + ((((first % count) as u64) * PARTS + COLD) << 32), 0] {
+            let mut keys = self.scan_page(cursor, DRAWN_FROM, now_ms)?.keys;
+            if !keys.is_empty() {
+                return Ok(Some(keys.swap_remove(choice % keys.len())));
+            }
+        }
+        Ok(None)
     }
 
     fn scan_memory(

@@ -121,8 +121,9 @@ impl Collector for Facts {
         let help = "The process, for tools on the same machine";
         encode_gauge(&mut encoder, "process_id", help, std::process::id().into())?;
         let Some(resp) = &self.resp else { return Ok(()) };
-        let resp::Statistics { commands, connections_accepted, connections_rejected, closed, waiting } =
-            &resp.statistics;
+        let resp::Statistics {
+            commands, connections_accepted, connections_rejected, closed, waiting, ..
+        } = &resp.statistics;
         for (name, help, number) in [
             ("resp_commands", "Commands understood on the RESP port", commands),
             ("resp_connections_accepted", "Connections accepted on the RESP port", connections_accepted),

@@ -19,99 +19,6 @@ fn tell(quipu: &Quipu, stories: &[&[(&str, &str)]]) {
 const SYNTAX: &str = "-ERR syntax error|";
 
 #[test]
-fn increx() {
-    tell(
-        &Quipu::start(),
-        &[
-            &[
-                ("INCREX a", "*2|:1|:1|"),
-                ("INCREX a BYINT 5", "*2|:6|:5|"),
-                ("increx a byint -10", "*2|:-4|:-10|"),
-                ("GET a", "$2|-4|"),
-            ],
-            &[
-                ("SET a 10", "+OK|"),
-                ("INCREX a BYINT 10 UBOUND 15", "*2|:10|:0|"),
-                ("INCREX a BYINT 10 UBOUND 15 SATURATE", "*2|:15|:5|"),
-                ("INCREX a BYINT -20 LBOUND 5", "*2|:15|:0|"),
-                ("INCREX a BYINT -20 LBOUND 5 SATURATE", "*2|:5|:-10|"),
-                ("INCREX a BYINT 5 LBOUND 0 UBOUND 10", "*2|:10|:5|"),
-                ("INCREX a LBOUND 0 BYINT 100 UBOUND 12 SATURATE", "*2|:12|:2|"),
-            ],
-            // The value lies outside of the bounds already.
-            &[
-                ("SET a 50", "+OK|"),
-                ("INCREX a BYINT 5 UBOUND 30", "*2|:50|:0|"),
-                ("INCREX a BYINT -5 UBOUND 30", "*2|:50|:0|"),
-                ("INCREX a BYINT -25 UBOUND 30", "*2|:25|:-25|"),
-                ("SET a 50", "+OK|"),
-                ("INCREX a BYINT 5 UBOUND 30 SATURATE", "*2|:30|:-20|"),
-                ("SET a -50", "+OK|"),
-                ("INCREX a BYINT -5 LBOUND -30 SATURATE", "*2|:-30|:20|"),
-            ],
-            // A rejection touches neither the key nor its time to live.
-            &[
-                ("INCREX a BYINT 15 UBOUND 10 EX 100", "*2|:0|:0|"),
-                ("EXISTS a", ":0|"),
-                ("SET a 10 EX 500", "+OK|"),
-                ("INCREX a BYINT 15 UBOUND 10 EX 100", "*2|:10|:0|"),
-                ("TTL a", ":500|"),
-                ("INCREX a BYINT 15 UBOUND 10 PERSIST", "*2|:10|:0|"),
-                ("TTL a", ":500|"),
-            ],
-            // The ends of 64 bits.
-            &[
-                ("SET a 9223372036854775800", "+OK|"),
-                ("INCREX a BYINT 9223372036854775800", "*2|:9223372036854775800|:0|"),
-                ("INCREX a BYINT 9223372036854775800 SATURATE", "*2|:9223372036854775807|:7|"),
-                ("SET a -9223372036854775800", "+OK|"),
-                ("INCREX a BYINT -9223372036854775800 SATURATE", "*2|:-9223372036854775808|:-8|"),
-            ],
-            // Times to live.
-            &[
-                ("INCREX a EX 100", "*2|:1|:1|"),
-                ("TTL a", ":100|"),
-                ("INCREX a", "*2|:2|:1|"),
-                ("TTL a", ":100|"),
-                ("INCREX a EX 500 ENX", "*2|:3|:1|"),
-                ("TTL a", ":100|"),
-                ("INCREX a PERSIST", "*2|:4|:1|"),
-                ("TTL a", ":-1|"),
-                ("INCREX a PXAT 99999999999999 ENX", "*2|:5|:1|"),
-                ("PEXPIRETIME a", ":99999999999999|"),
-                ("INCREX a EXAT 1 ENX", "*2|:6|:1|"),
-                ("EXISTS a", ":1|"),
-                ("INCREX a EXAT 1", "*2|:7|:1|"),
-                ("EXISTS a", ":0|"),
-            ],
-            &[
-                ("INCREX", "-ERR wrong number of arguments for 'increx' command|"),
-                ("INCREX a FOO", SYNTAX),
-                ("INCREX a BYINT", SYNTAX),
-                ("INCREX a BYINT 1 BYINT 2", SYNTAX),
-                ("INCREX a LBOUND 0 LBOUND 1", SYNTAX),
-                ("INCREX a SATURATE SATURATE", SYNTAX),
-                ("INCREX a EX 10 EX 20", SYNTAX),
-                ("INCREX a EX 10 PX 20", SYNTAX),
-                ("INCREX a PERSIST PERSIST", SYNTAX),
-                ("INCREX a PERSIST EX 10", SYNTAX),
-                ("INCREX a EX 10 PERSIST", SYNTAX),
-                ("INCREX a PERSIST ENX", SYNTAX),
-                ("INCREX a ENX ENX EX 10", SYNTAX),
-                ("INCREX a ENX", "-ERR ENX flag requires an expiration|"),
-                ("INCREX a BYINT abc", "-ERR Increment is not an integer or out of range|"),
-                ("INCREX a LBOUND 1.5", "-ERR LBOUND is not an integer or out of range|"),
-                ("INCREX a UBOUND abc", "-ERR UBOUND is not an integer or out of range|"),
-                ("INCREX a LBOUND 10 UBOUND 5", "-ERR LBOUND can't be greater than UBOUND|"),
-                ("INCREX a EX 0", "-ERR invalid expire time in 'increx' command|"),
-                ("INCREX a BYFLOAT 1.5", "-ERR BYFLOAT is not supported: counters are integers|"),
-                ("EXISTS a", ":0|"),
-            ],
-        ],
-    );
-}
-
-#[test]
 fn additions_with_ids_bounds_and_versions() {
     tell(
         &Quipu::start(),
@@ -154,6 +61,11 @@ fn additions_with_ids_bounds_and_versions() {
                 ("Q.ADD a 1 ID", SYNTAX),
                 ("Q.ADD a 1 ID ''", "-ERR an id has 1 to 255 bytes, this one has 0|"),
                 ("Q.ADD a 1 FOO 1", SYNTAX),
+                ("Q.ADD a 1 MIN 0 min 0", SYNTAX),
+                ("Q.ADD a 1 ID x ID x", SYNTAX),
+                ("Q.ADD a 1 SATURATE SATURATE", SYNTAX),
+                ("Q.ADD a 1 PX 1 PX 2", SYNTAX),
+                ("Q.ADD a 1 PX 9223372036854775807", "-ERR invalid expire time in 'q.add' command|"),
                 ("Q.ADD a 1 PX 0", "-ERR invalid expire time in 'q.add' command|"),
                 ("Q.ADD a 1 IFVERSION -1", "-ERR the version is negative|"),
                 ("Q.ADD a 1 MIN 5 MAX 1", "-ERR MIN can't be greater than MAX|"),
@@ -195,6 +107,7 @@ fn policies() {
     let limit = "-LIMIT the result would be above the ceiling, nothing was changed; the value is 10|";
     let disabled = "-DISABLED a policy disables writes to this counter|";
     let policy = r#"{"pattern":"stock:*","min":0,"max":10,"saturate":false,"ttlMs":null,"disabled":false}"#;
+    let floor = r#"{"pattern":"stock:*","min":5,"max":null,"saturate":false,"ttlMs":null,"disabled":false}"#;
     tell(
         &Quipu::start(),
         &[&[
@@ -227,9 +140,11 @@ fn policies() {
             ("Q.POLICY SET x", "-ERR wrong number of arguments for 'q.policy|set' command|"),
             ("Q.POLICY FOO", "-ERR unknown subcommand 'FOO'. Try Q.POLICY HELP.|"),
             ("MULTI", "+OK|"),
-            ("Q.POLICY LIST", "-ERR Command not allowed inside a transaction|"),
-            ("SCAN 0", "-ERR Command not allowed inside a transaction|"),
-            ("EXEC", "-EXECABORT Transaction discarded because of previous errors.|"),
+            ("Q.POLICY SET stock:* {\"min\":5}", "+QUEUED|"),
+            ("Q.POLICY GET stock:*", "+QUEUED|"),
+            ("Q.POLICY DEL stock:*", "+QUEUED|"),
+            ("Q.POLICY LIST", "+QUEUED|"),
+            ("EXEC", &format!("*4|+OK|${}|{floor}|:1|*0|", floor.len())),
         ]],
     );
 }
@@ -274,6 +189,20 @@ fn values_and_keys_that_are_refused() {
             (&id, "-ERR an id has 1 to 255 bytes, this one has 256|"),
         ]],
     );
+}
+
+#[test]
+fn commands_that_are_not_there() {
+    let quipu = Quipu::start();
+    let mut client = quipu.client();
+    for line in
+        ["PFADD a b", "Q.SUM a", "Q.TOP a 1", "Q.HOT 1", "Q.WGET a 1", "Q.ACQUIRE a 1 1 1", "Q.HOLD a 1 1"]
+    {
+        let (name, arguments) = line.split_once(' ').unwrap_or((line, ""));
+        let quoted: String = arguments.split(' ').map(|word| format!("'{word}' ")).collect();
+        let expected = format!("-ERR unknown command '{name}', with args beginning with: {quoted}|");
+        assert_eq!(client.ask(line), expected);
+    }
 }
 
 #[test]
@@ -458,6 +387,43 @@ fn info_describes_the_server() {
     }
     let section = client.ask("INFO keyspace");
     assert!(section.contains("|# Keyspace|") && !section.contains("# Server"), "{section}");
+    let titles = |reply: &str| -> Vec<String> {
+        reply.split('|').filter_map(|line| line.strip_prefix("# ").map(str::to_owned)).collect()
+    };
+    let default = [
+        "Server",
+        "Clients",
+        "Memory",
+        "Persistence",
+        "Stats",
+        "Replication",
+        "CPU",
+        "Modules",
+        "Cluster",
+        "Keyspace",
+    ];
+    for (line, expected) in [
+        ("INFO", &default[..]),
+        ("INFO default", &default),
+        ("INFO CPU stats cpu", &["Stats", "CPU"]),
+        ("INFO default commandstats nosuch", &[&default[..8], &["Commandstats"], &default[8..]].concat()),
+    ] {
+        assert_eq!(titles(&client.ask(line)), expected, "{line}");
+    }
+    assert_eq!(titles(&client.ask("INFO all")), titles(&client.ask("INFO everything")));
+    let calls = client.ask("INFO commandstats");
+    for part in ["|cmdstat_incr:calls=1,usec=0,", "|cmdstat_info:calls=9,"] {
+        assert!(calls.contains(part), "{part} in {calls}");
+    }
+    assert!(!calls.contains("flushall"), "{calls}");
+    assert_eq!(client.ask("CONFIG RESETSTAT"), "+OK|");
+    assert_eq!(titles(&client.ask("INFO commandstats")), ["Commandstats"]);
+    // Every line is a title, a pair or blank: monitors cut at the first colon.
+    let everything = client.ask("INFO everything");
+    let (_, lines) = everything.split_once('|').unwrap_or_default();
+    for line in lines.split('|').filter(|line| !line.is_empty() && !line.starts_with("# ")) {
+        assert!(line.split_once(':').is_some_and(|(name, _)| !name.contains(' ')), "{line}");
+    }
 }
 
 #[test]

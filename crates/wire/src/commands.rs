@@ -1,9 +1,27 @@
 //! The one table of commands: dispatch, arity, `COMMAND`, documentation and help are all read from it.
 //!
-//! A row reads as `COMMAND INFO` prints it. For commands Redis has, arity, flags, keys and categories equal those of
-//! Redis 7.0, because cluster clients and proxies route by them; a test asks a real server. `INCREX` is Redis 8.8's.
+//! A row reads as `COMMAND INFO` prints it. For commands Redis has, arity, flags, keys, categories and tips equal those
+//! of Redis 7.0, because cluster clients and proxies route by them; a test asks a real server. `INCREX` is Redis 8.8's.
+//!
+//! | file | what it says |
+//! |---|---|
+//! | `table` | the rows |
+//! | `describe` | a row as `COMMAND INFO`, `COMMAND DOCS` and `HELP` show it |
+//! | `syntax` | what the arguments of a row mean |
+//! | `page` | the table as a page for people, `docs/commands.md` |
 
-use crate::resp::Encoder;
+mod describe;
+pub mod page;
+mod syntax;
+mod table;
+
+pub use describe::encode_help;
+pub use table::{Command, ROWS};
+
+use table::NAMES;
+
+/// How many rows there are.
+pub const ROW_COUNT: usize = NAMES.len();
 
 /// How many slots the name index has. Large enough that a seed without collisions is found within a few tries.
 const INDEX_SLOTS: usize = 1 << INDEX_BITS;
@@ -84,6 +102,38 @@ bits! {
     }
 }
 
+bits! {
+    /// What a command does to its keys.
+    KeyUse(u16) {
+        RO = "RO",
+        RW = "RW",
+        OW = "OW",
+        RM = "RM",
+        ACCESS = "access",
+        UPDATE = "update",
+        INSERT = "insert",
+        DELETE = "delete",
+        VARIABLE_FLAGS = "variable_flags",
+    }
+}
+
+/// Hints for those who send commands to several nodes or compare replies.
+mod tips {
+    pub const VARIES: &str = "nondeterministic_output";
+    pub const ANY_ORDER: &str = "nondeterministic_output_order";
+    pub const ALL_NODES: &str = "request_policy:all_nodes";
+    pub const ALL_SHARDS: &str = "request_policy:all_shards";
+    pub const MULTI_SHARD: &str = "request_policy:multi_shard";
+    pub const SPECIAL_REQUEST: &str = "request_policy:special";
+    pub const ALL_SUCCEEDED: &str = "response_policy:all_succeeded";
+    pub const SUM: &str = "response_policy:agg_sum";
+    pub const MIN: &str = "response_policy:agg_min";
+    pub const SPECIAL_REPLY: &str = "response_policy:special";
+}
+
+/// Separates the names of a container and its subcommand, as in `client|id`.
+const SEPARATOR: u8 = b'|';
+
 /// Which arguments are keys: from `first` to `last` every `step`; `last` counts from the end when negative. All zero
 /// without keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,7 +151,7 @@ pub struct Keys {
 pub struct CommandSpec {
     /// For dispatch.
     pub command: Command,
-    /// In lower case.
+    /// In lower case; that of a subcommand as in `client|id`.
     pub name: &'static str,
     /// Arguments with the name; negative means at least that many.
     pub arity: i8,
@@ -109,109 +159,27 @@ pub struct CommandSpec {
     pub flags: Flags,
     /// Which arguments are keys.
     pub keys: Keys,
+    /// What is done to them.
+    pub key_use: KeyUse,
     /// Access classes beyond those that follow from the flags; see [`CommandSpec::categories`].
     extra_categories: Categories,
+    /// Hints for clients of several nodes.
+    pub tips: &'static [&'static str],
     /// The chapter of the documentation.
     pub group: &'static str,
     /// The version of Redis that introduced it, or of quipu for our own.
     pub since: &'static str,
+    /// The arguments behind the name, in the notation of Redis's pages.
+    pub syntax: &'static str,
     /// One line for people.
     pub summary: &'static str,
-}
-
-macro_rules! commands {
-    ($($variant:ident $name:literal $arity:literal ($first:literal $last:literal $step:literal)
-       [$($flag:ident)*] [$($category:ident)*] $group:literal $since:literal $summary:literal;)*) => {
-        /// A command, for dispatch.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        #[allow(missing_docs, reason = "each has its summary in the table")]
-        #[repr(u8)]
-        pub enum Command { $($variant,)* }
-
-        /// Every command, in the order of [`Command`].
-        pub static COMMANDS: &[CommandSpec] = &[$(CommandSpec {
-            command: Command::$variant,
-            name: $name,
-            arity: $arity,
-            flags: Flags::NONE$(.with(Flags::$flag, true))*,
-            keys: Keys { first: $first, last: $last, step: $step },
-            extra_categories: Categories::NONE$(.with(Categories::$category, true))*,
-            group: $group,
-            since: $since,
-            summary: $summary,
-        },)*];
-
-        const NAMES: &[&str] = &[$($name),*];
-    };
-}
-
-commands! {
-//  variant     name        arity (keys)  [flags] [categories] group since summary
-    Ping        "ping"         -1 (0  0 0) [FAST] [CONNECTION] "connection" "1.0.0" "Answers PONG, or the message given.";
-    Echo        "echo"          2 (0  0 0) [LOADING STALE FAST] [CONNECTION] "connection" "1.0.0" "Answers the message given.";
-    Hello       "hello"        -1 (0  0 0) [NOSCRIPT LOADING STALE FAST NO_AUTH ALLOW_BUSY] [CONNECTION] "connection" "6.0.0" "Chooses the protocol, and may log in and name the connection.";
-    Auth        "auth"         -2 (0  0 0) [NOSCRIPT LOADING STALE FAST NO_AUTH ALLOW_BUSY] [CONNECTION] "connection" "1.0.0" "Logs in.";
-    Select      "select"        2 (0  0 0) [LOADING STALE FAST] [CONNECTION] "connection" "1.0.0" "Chooses a database; there is only 0.";
-    Reset       "reset"         1 (0  0 0) [NOSCRIPT LOADING STALE FAST NO_AUTH ALLOW_BUSY] [CONNECTION] "connection" "6.2.0" "Makes the connection as new.";
-    Quit        "quit"         -1 (0  0 0) [NOSCRIPT LOADING STALE FAST NO_AUTH ALLOW_BUSY] [CONNECTION] "connection" "1.0.0" "Answers OK and closes the connection.";
-    Client      "client"       -2 (0  0 0) [] [] "connection" "2.4.0" "Names, lists and describes connections.";
-    Info        "info"         -1 (0  0 0) [LOADING STALE] [DANGEROUS] "server" "1.0.0" "Describes the server and what it has done.";
-    CommandInfo "command"      -1 (0  0 0) [LOADING STALE] [CONNECTION] "server" "2.8.13" "Describes the commands.";
-    Config      "config"       -2 (0  0 0) [] [] "server" "2.0.0" "Reads and changes settings.";
-    DbSize      "dbsize"        1 (0  0 0) [READONLY FAST] [KEYSPACE] "server" "1.0.0" "The number of counters.";
-    FlushAll    "flushall"     -1 (0  0 0) [WRITE] [KEYSPACE DANGEROUS] "server" "1.0.0" "Deletes every counter.";
-    FlushDb     "flushdb"      -1 (0  0 0) [WRITE] [KEYSPACE DANGEROUS] "server" "1.0.0" "Deletes every counter.";
-    Time        "time"          1 (0  0 0) [LOADING STALE FAST] [] "server" "2.6.0" "The server's clock, in seconds and microseconds.";
-
-    Get         "get"           2 (1  1 1) [READONLY FAST] [STRING] "string" "1.0.0" "The value of a counter.";
-    MGet        "mget"         -2 (1 -1 1) [READONLY FAST] [STRING] "string" "1.0.0" "The values of several counters.";
-    Set         "set"          -3 (1  1 1) [WRITE DENYOOM] [STRING] "string" "1.0.0" "Gives a counter a value, an integer.";
-    SetNx       "setnx"         3 (1  1 1) [WRITE DENYOOM FAST] [STRING] "string" "1.0.0" "Gives a counter a value unless it exists.";
-    SetEx       "setex"         4 (1  1 1) [WRITE DENYOOM] [STRING] "string" "2.0.0" "Gives a counter a value and seconds to live.";
-    PSetEx      "psetex"        4 (1  1 1) [WRITE DENYOOM] [STRING] "string" "2.6.0" "Gives a counter a value and milliseconds to live.";
-    GetSet      "getset"        3 (1  1 1) [WRITE DENYOOM FAST] [STRING] "string" "1.0.0" "Gives a counter a value and answers the old one.";
-    GetDel      "getdel"        2 (1  1 1) [WRITE FAST] [STRING] "string" "6.2.0" "Deletes a counter and answers its value.";
-    GetEx       "getex"        -2 (1  1 1) [WRITE FAST] [STRING] "string" "6.2.0" "Answers the value and changes the time to live.";
-    MSet        "mset"         -3 (1 -1 2) [WRITE DENYOOM] [STRING] "string" "1.0.1" "Gives several counters values, all or none.";
-    Incr        "incr"          2 (1  1 1) [WRITE DENYOOM FAST] [STRING] "string" "1.0.0" "Adds one.";
-    Decr        "decr"          2 (1  1 1) [WRITE DENYOOM FAST] [STRING] "string" "1.0.0" "Takes one away.";
-    IncrBy      "incrby"        3 (1  1 1) [WRITE DENYOOM FAST] [STRING] "string" "1.0.0" "Adds an amount.";
-    DecrBy      "decrby"        3 (1  1 1) [WRITE DENYOOM FAST] [STRING] "string" "1.0.0" "Takes an amount away.";
-    IncrEx      "increx"       -2 (1  1 1) [WRITE DENYOOM FAST] [STRING] "string" "8.8.0" "Adds within bounds and with a time to live, in one step.";
-
-    Del         "del"          -2 (1 -1 1) [WRITE] [KEYSPACE] "generic" "1.0.0" "Deletes counters.";
-    Unlink      "unlink"       -2 (1 -1 1) [WRITE FAST] [KEYSPACE] "generic" "4.0.0" "Deletes counters; the same as DEL.";
-    Exists      "exists"       -2 (1 -1 1) [READONLY FAST] [KEYSPACE] "generic" "1.0.0" "How many of the keys exist.";
-    Type        "type"          2 (1  1 1) [READONLY FAST] [KEYSPACE] "generic" "1.0.0" "The type of a key.";
-    Ttl         "ttl"           2 (1  1 1) [READONLY FAST] [KEYSPACE] "generic" "1.0.0" "Seconds left to live.";
-    PTtl        "pttl"          2 (1  1 1) [READONLY FAST] [KEYSPACE] "generic" "2.6.0" "Milliseconds left to live.";
-    Expire      "expire"       -3 (1  1 1) [WRITE FAST] [KEYSPACE] "generic" "1.0.0" "Sets seconds to live.";
-    PExpire     "pexpire"      -3 (1  1 1) [WRITE FAST] [KEYSPACE] "generic" "2.6.0" "Sets milliseconds to live.";
-    ExpireAt    "expireat"     -3 (1  1 1) [WRITE FAST] [KEYSPACE] "generic" "1.2.0" "Sets the end of life, in Unix seconds.";
-    PExpireAt   "pexpireat"    -3 (1  1 1) [WRITE FAST] [KEYSPACE] "generic" "2.6.0" "Sets the end of life, in Unix milliseconds.";
-    ExpireTime  "expiretime"    2 (1  1 1) [READONLY FAST] [KEYSPACE] "generic" "7.0.0" "The end of life, in Unix seconds.";
-    PExpireTime "pexpiretime"   2 (1  1 1) [READONLY FAST] [KEYSPACE] "generic" "7.0.0" "The end of life, in Unix milliseconds.";
-    Persist     "persist"       2 (1  1 1) [WRITE FAST] [KEYSPACE] "generic" "2.2.0" "Removes the end of life.";
-    Scan        "scan"         -2 (0  0 0) [READONLY] [KEYSPACE] "generic" "2.8.0" "Walks through the keys in steps.";
-    Keys        "keys"          2 (0  0 0) [READONLY] [KEYSPACE DANGEROUS] "generic" "1.0.0" "All keys that match a pattern; SCAN is kinder.";
-
-    Multi       "multi"         1 (0  0 0) [NOSCRIPT LOADING STALE FAST ALLOW_BUSY] [TRANSACTION] "transactions" "1.2.0" "Begins a transaction.";
-    Exec        "exec"          1 (0  0 0) [NOSCRIPT LOADING STALE SKIP_SLOWLOG] [TRANSACTION] "transactions" "1.2.0" "Runs the transaction, all of it or none.";
-    Discard     "discard"       1 (0  0 0) [NOSCRIPT LOADING STALE FAST ALLOW_BUSY] [TRANSACTION] "transactions" "2.0.0" "Forgets the transaction.";
-    Watch       "watch"        -2 (1 -1 1) [NOSCRIPT LOADING STALE FAST ALLOW_BUSY] [TRANSACTION] "transactions" "2.2.0" "Runs the next transaction only if these keys stay as they are.";
-    Unwatch     "unwatch"       1 (0  0 0) [NOSCRIPT LOADING STALE FAST ALLOW_BUSY] [TRANSACTION] "transactions" "2.2.0" "Forgets the watched keys.";
-
-    QAdd        "q.add"        -3 (1  1 1) [WRITE DENYOOM FAST] [STRING] "quipu" "0.1.0" "Adds once per request id, within bounds, at a version.";
-    QBatch      "q.batch"      -6 (4 -1 2) [WRITE DENYOOM] [STRING] "quipu" "0.1.0" "Adds to several counters, once per producer sequence.";
-    QStat       "q.stat"        2 (1  1 1) [READONLY FAST] [STRING] "quipu" "0.1.0" "All there is to know of a counter.";
-    QPolicy     "q.policy"     -2 (0  0 0) [ADMIN] [] "quipu" "0.1.0" "Reads and changes the rules of counters by pattern.";
 }
 
 impl Command {
     /// The row of this command.
     #[inline]
     pub fn spec(self) -> &'static CommandSpec {
-        &COMMANDS[self as usize]
+        &ROWS[self as usize]
     }
 }
 
@@ -221,6 +189,28 @@ impl CommandSpec {
     pub fn accepts(&self, argument_count: usize) -> bool {
         let bound = usize::from(self.arity.unsigned_abs());
         if self.arity < 0 { argument_count >= bound } else { argument_count == bound }
+    }
+
+    /// The subcommands; the rows of a container are followed by theirs.
+    pub fn subcommands(&self) -> &'static [CommandSpec] {
+        let behind = &ROWS[self.command as usize + 1..];
+        let count = behind.iter().take_while(|spec| is_subcommand(spec.name)).count();
+        if is_subcommand(self.name) { &[] } else { &behind[..count] }
+    }
+
+    /// The subcommand of this name in any case.
+    pub fn subcommand(&self, name: &[u8]) -> Option<&'static CommandSpec> {
+        self.subcommands().iter().find(|spec| spec.last_name().as_bytes().eq_ignore_ascii_case(name))
+    }
+
+    /// The name of the container, or its own.
+    pub fn container_name(&self) -> &'static str {
+        self.name.split(SEPARATOR as char).next().unwrap_or(self.name)
+    }
+
+    /// The name without that of the container.
+    pub fn last_name(&self) -> &'static str {
+        self.name.rsplit(SEPARATOR as char).next().unwrap_or(self.name)
     }
 
     /// The places of the keys among so many arguments.
@@ -247,36 +237,19 @@ impl CommandSpec {
             .with(Categories::FAST, fast)
             .with(Categories::SLOW, !fast)
     }
-
-    /// Writes the ten fields of `COMMAND INFO`. The last three (hints, key specifications, subcommands) are empty:
-    /// routing needs only the keys' places.
-    pub fn encode_info(&self, encoder: &mut Encoder<'_>) {
-        encoder.array(10);
-        encoder.bulk(self.name.as_bytes());
-        encoder.integer(self.arity.into());
-        encode_names(encoder, self.flags.names());
-        for place in [self.keys.first, self.keys.last, self.keys.step] {
-            encoder.integer(place.into());
-        }
-        encode_names(encoder, self.categories().names());
-        for _ in 0..3 {
-            encoder.set(0);
-        }
-    }
-
-    /// Writes the name and the fields of `COMMAND DOCS`: one pair of the map that command answers.
-    pub fn encode_docs(&self, encoder: &mut Encoder<'_>) {
-        encoder.bulk(self.name.as_bytes());
-        encoder.map(3);
-        for text in ["summary", self.summary, "since", self.since, "group", self.group] {
-            encoder.bulk(text.as_bytes());
-        }
-    }
 }
 
-fn encode_names(encoder: &mut Encoder<'_>, names: impl Iterator<Item = &'static str> + Clone) {
-    encoder.set(names.clone().count());
-    names.for_each(|name| encoder.simple(name));
+/// Every command, without subcommands.
+pub fn commands() -> impl Iterator<Item = &'static CommandSpec> + Clone {
+    ROWS.iter().filter(|spec| !is_subcommand(spec.name))
+}
+
+/// Finds a command, or a subcommand by its whole name as in `client|id`.
+pub fn lookup_whole(name: &[u8]) -> Option<&'static CommandSpec> {
+    match memchr::memchr(SEPARATOR, name) {
+        None => lookup(name),
+        Some(at) => lookup(&name[..at])?.subcommand(&name[at + 1..]),
+    }
 }
 
 /// Finds a command by its name in any case.
@@ -287,7 +260,7 @@ pub fn lookup(name: &[u8]) -> Option<&'static CommandSpec> {
     }
     let packed = pack(name);
     let row = usize::from(INDEX[slot(packed, INDEX_SEED)]);
-    if *PACKED_NAMES.get(row)? == packed { COMMANDS.get(row) } else { None }
+    if *PACKED_NAMES.get(row)? == packed { ROWS.get(row) } else { None }
 }
 
 /// Whether a "command" is the beginning of an HTTP request: a browser tricked into attacking a local port. Such a
@@ -306,6 +279,18 @@ const INDEX_SEED: u64 = find_index_seed();
 static INDEX: [u8; INDEX_SLOTS] =
     fill_index(INDEX_SEED).expect("the seed was chosen for having no collisions");
 
+const fn is_subcommand(name: &str) -> bool {
+    let name = name.as_bytes();
+    let mut at = 0;
+    while at < name.len() {
+        if name[at] == SEPARATOR {
+            return true;
+        }
+        at += 1;
+    }
+    false
+}
+
 /// A name in lower case as a number. It begins with a 1, so that leading zero bytes count.
 #[inline]
 const fn pack(name: &[u8]) -> u128 {
@@ -322,8 +307,11 @@ const fn pack_names() -> [u128; NAMES.len()] {
     let mut packed = [0; NAMES.len()];
     let mut row = 0;
     while row < NAMES.len() {
-        assert!(NAMES[row].len() <= MAX_NAME_BYTES);
-        packed[row] = pack(NAMES[row].as_bytes());
+        // A subcommand is found through its container; no name packs to 0.
+        if !is_subcommand(NAMES[row]) {
+            assert!(NAMES[row].len() <= MAX_NAME_BYTES);
+            packed[row] = pack(NAMES[row].as_bytes());
+        }
         row += 1;
     }
     packed
@@ -340,11 +328,13 @@ const fn fill_index(seed: u64) -> Option<[u8; INDEX_SLOTS]> {
     let mut index = [NO_COMMAND; INDEX_SLOTS];
     let mut row = 0;
     while row < names.len() {
-        let slot = slot(names[row], seed);
-        if index[slot] != NO_COMMAND {
-            return None;
+        if names[row] != 0 {
+            let slot = slot(names[row], seed);
+            if index[slot] != NO_COMMAND {
+                return None;
+            }
+            index[slot] = row as u8;
         }
-        index[slot] = row as u8;
         row += 1;
     }
     Some(index)
@@ -366,12 +356,30 @@ mod tests {
 
     #[test]
     fn every_name_is_found_in_any_case() {
-        for (row, spec) in COMMANDS.iter().enumerate() {
+        for (row, spec) in ROWS.iter().enumerate() {
             assert_eq!(spec.command as usize, row);
             assert_eq!(spec.name, spec.name.to_ascii_lowercase());
             for name in [spec.name.to_owned(), spec.name.to_ascii_uppercase()] {
-                assert_eq!(lookup(name.as_bytes()).map(|found| found.command), Some(spec.command), "{name}");
+                let found = |spec: Option<&CommandSpec>| spec.map(|found| found.command);
+                assert_eq!(found(lookup_whole(name.as_bytes())), Some(spec.command), "{name}");
+                let by_itself = (!is_subcommand(&name)).then_some(spec.command);
+                assert_eq!(found(lookup(name.as_bytes())), by_itself, "{name}");
             }
+        }
+    }
+
+    #[test]
+    fn subcommands_stand_behind_their_containers() {
+        for spec in commands() {
+            let names: Vec<&str> = spec.subcommands().iter().map(|spec| spec.name).collect();
+            assert!(names.iter().all(|name| name.starts_with(&format!("{}|", spec.name))), "{names:?}");
+            assert!(names.is_sorted(), "{names:?}");
+            assert!(names.is_empty() || spec.subcommand(b"HELP").is_some(), "{names:?}");
+        }
+        assert_eq!(Command::ClientId.spec().subcommands().len(), 0);
+        assert!(Command::Client.spec().subcommand(b"client|id").is_none());
+        for name in ["client|", "|id", "client|id|", "get|id", "client||id"] {
+            assert!(lookup_whole(name.as_bytes()).is_none(), "{name}");
         }
     }
 

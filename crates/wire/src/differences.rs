@@ -36,30 +36,74 @@ pub static DIFFERENCES: &[Difference] = &[
     },
     Difference {
         name: "limits",
-        here: "A command has at most 65,536 keys, 1 Mi arguments of 1 MiB each and 64 MiB in all; a typed line 64 KiB; a \
-               transaction 65,536 commands; the name of a connection 256 bytes.",
+        here: "A command has at most 65,536 keys, 1 Mi arguments of 1 MiB each and 16 MiB in all; a typed line 64 KiB; a \
+               transaction 65,536 commands and 16 MiB; a connection 32,768 watched keys and a name of 256 bytes; the reply \
+               of KEYS 32 MiB of keys.",
         reason: "Every buffer is bounded, and no verdict depends on how the bytes were divided on their way.",
         example: &[],
     },
     Difference {
-        name: "refused inside MULTI",
-        here: "HELLO, KEYS, SCAN, CLIENT REPLY and CLIENT KILL are refused between MULTI and EXEC.",
-        reason: "A transaction is one batch at one moment. Walks read from disk for as long as it takes, and the others \
-                 change how its own reply is sent.",
-        example: &["MULTI", "KEYS *"],
+        name: "one database",
+        here: "There is database 0 alone; SELECT of another is out of range.",
+        reason: "Names have room for prefixes.",
+        example: &["SELECT 1"],
+    },
+    Difference {
+        name: "order inside EXEC",
+        here: "In a transaction the commands about counters come first, as one record of the log. KEYS, SCAN, RANDOMKEY, INFO \
+               and those that change the connection or the server follow, and see all that the transaction did.",
+        reason: "Walks read from disk for as long as it takes; a transaction is done at one moment, or not at all.",
+        example: &["MULTI", "KEYS *", "SET a 1", "EXEC"],
     },
     Difference {
         name: "settings",
-        here: "CONFIG knows the settings that clients ask for; of these, only maxclients can be changed.",
+        here: "CONFIG knows the settings that clients ask for; of these, only maxclients and timeout can be changed.",
         reason: "Settings belong to whoever starts the server: `quipu config show`.",
-        example: &["CONFIG SET timeout 5"],
+        example: &["CONFIG SET maxmemory 5"],
     },
     Difference {
         name: "descriptions",
-        here: "HELLO, INFO, COMMAND and CLIENT LIST describe this server, with fewer fields; CLIENT, CONFIG and COMMAND \
-               have fewer subcommands; cursors of SCAN are its own.",
+        here: "HELLO, INFO, COMMAND, MEMORY and CLIENT LIST describe this server, with fewer fields; CLIENT, CLUSTER and \
+               MEMORY have fewer subcommands; cursors of SCAN are its own.",
         reason: "What a field of Redis would say about another program helps nobody.",
-        example: &["CLIENT TRACKINGINFO"],
+        example: &["CLIENT PAUSE 1"],
+    },
+    Difference {
+        name: "nothing recorded",
+        here: "LATENCY and SLOWLOG are empty, and INFO commandstats counts calls alone.",
+        reason: "Commands of many connections are executed together, so one of them has no time of its own; numbers are \
+                 under /metrics.",
+        example: &[],
+    },
+    Difference {
+        name: "no trace of reading",
+        here: "OBJECT IDLETIME counts from the last change; CLIENT TRACKING ON is refused.",
+        reason: "Nothing is written because somebody looked, and changes are not pushed to clients.",
+        example: &["CLIENT TRACKING ON"],
+    },
+    Difference {
+        name: "no replicas",
+        here: "WAIT answers 0 at once.",
+        reason: "There are no replicas, and none will come while one waits.",
+        example: &[],
+    },
+    Difference {
+        name: "slots of keys",
+        here: "CLUSTER KEYSLOT answers without a cluster.",
+        reason: "The slot is a matter of the key alone.",
+        example: &["CLUSTER KEYSLOT a"],
+    },
+    Difference {
+        name: "restored payloads",
+        here: "RESTORE takes integers alone, in payloads of Redis up to 7.4; a time to live beyond 64 bits is the latest there is.",
+        reason: "Integers look the same in all of them. Redis 7.0 takes nothing newer, and lets that time lie in the past.",
+        example: &[],
+    },
+    Difference {
+        name: "all or none",
+        here: "DEL of several keys is all or none, as MSET is; FLUSHALL and FLUSHDB keep request ids, producers and policies.",
+        reason: "A policy may refuse one of the keys, and a retry must be recognized after everything else is gone.",
+        example: &[],
     },
     Difference {
         name: "later commands",

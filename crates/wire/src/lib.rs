@@ -3,19 +3,20 @@
 //! | module | what lives there |
 //! |---|---|
 //! | [`resp`] | Redis's protocol: commands in, replies out, and the reader of replies for clients |
-//! | [`commands`], [`subcommands`] | the one table of commands, and those within them |
+//! | [`commands`] | the one table of commands |
 //! | [`differences`] | where answers to Redis commands are not those of Redis, and why |
 //! | [`json`] | the bodies of the HTTP interface |
 //! | [`refusal`] | the one table of how a refusal looks on each protocol |
 //! | [`entry`] | the codec of log records and cells |
+//! | [`dump`] | a value as Redis's DUMP and RESTORE exchange it |
 //! | [`glob`], [`number`] | patterns and integers as Redis reads them |
 
 pub mod commands;
 pub mod differences;
+pub mod dump;
 pub mod entry;
 pub mod glob;
 pub mod json;
 pub mod number;
 pub mod refusal;
 pub mod resp;
-pub mod subcommands;

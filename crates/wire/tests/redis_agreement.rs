@@ -14,11 +14,10 @@ use std::process::{Child, Command as Process, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use quipu_wire::commands::{self, COMMANDS, lookup};
+use quipu_wire::commands::{self, ROWS, lookup};
 use quipu_wire::resp::{
     Arguments, Decoder, Encoder, Pipeline, Protocol, ReplyDecoder, Value, encode_command, errors,
 };
-use quipu_wire::subcommands::subcommands;
 use quipu_wire::{glob, number};
 
 /// How often to look for a starting server, and how long apart: ten seconds in all.
@@ -213,15 +212,23 @@ fn the_same_bytes_get_the_same_answer() {
 #[test]
 fn the_table_of_commands_is_theirs() {
     let Some(redis) = Redis::start() else { return };
-    for spec in COMMANDS.iter().filter(|spec| spec.group != "quipu" && spec.name != "increx") {
-        let mut bytes = Vec::new();
-        spec.encode_info(&mut Encoder::new(&mut bytes, Protocol::Resp2));
-        let (ours, _) = ReplyDecoder::new().decode(&bytes).unwrap().unwrap();
-        let theirs = redis.ask(&[b"COMMAND", b"INFO", spec.name.as_bytes()]);
-        let theirs = &theirs.as_elements().unwrap()[0];
-        // Name, arity, flags, places of keys, categories: all before the hints.
-        assert_eq!(ours.as_elements().unwrap()[..7], theirs.as_elements().unwrap()[..7], "{}", spec.name);
-
+    // Subcommands that Redis 7.0 does not have yet.
+    let is_newer = |name: &str| ["increx", "client|setinfo", "client|no-touch"].contains(&name);
+    for spec in ROWS.iter().filter(|spec| spec.group != "quipu" && !is_newer(spec.name)) {
+        for (protocol, hello) in [(Protocol::Resp2, "2"), (Protocol::Resp3, "3")] {
+            let mut bytes = Vec::new();
+            spec.encode_info(&mut Encoder::new(&mut bytes, protocol));
+            let (ours, _) = ReplyDecoder::new().decode(&bytes).unwrap().unwrap();
+            let answer = redis.answer(format!("hello {hello}\ncommand info {}\n", spec.name).as_bytes());
+            let greeting = ReplyDecoder::new().decode(&answer).unwrap().unwrap().1;
+            let (theirs, _) = ReplyDecoder::new().decode(&answer[greeting..]).unwrap().unwrap();
+            let theirs = &theirs.as_elements().unwrap()[0];
+            // All but the subcommands, which have rows of their own.
+            assert_eq!(ours.as_elements().unwrap()[..9], theirs.as_elements().unwrap()[..9], "{}", spec.name);
+        }
+        if spec.name.contains('|') {
+            continue;
+        }
         let docs = redis.ask(&[b"COMMAND", b"DOCS", spec.name.as_bytes()]);
         let docs = docs.as_elements().unwrap()[1].as_elements().unwrap();
         let documented = |field: &str| {
@@ -229,30 +236,6 @@ fn the_table_of_commands_is_theirs() {
             String::from_utf8(docs[place + 1].as_bytes().unwrap().to_vec()).unwrap()
         };
         assert_eq!((spec.since, spec.group), (&*documented("since"), &*documented("group")), "{}", spec.name);
-    }
-}
-
-#[test]
-fn the_arities_of_subcommands_are_theirs() {
-    let Some(redis) = Redis::start() else { return };
-    // Of later versions.
-    let newer = ["client|setinfo", "client|no-touch"];
-    for spec in COMMANDS {
-        let rows = subcommands(spec.command);
-        if rows.is_empty() {
-            continue;
-        }
-        let theirs = redis.ask(&[b"COMMAND", b"INFO", spec.name.as_bytes()]);
-        let theirs = theirs.as_elements().unwrap()[0].as_elements().unwrap()[9].as_elements().unwrap();
-        for row in rows {
-            let name = format!("{}|{}", spec.name, row.name);
-            let found = theirs.iter().filter_map(Value::as_elements);
-            let found = found.into_iter().find(|fields| fields[0].as_bytes() == Some(name.as_bytes()));
-            match found {
-                Some(fields) => assert_eq!(fields[1].as_integer(), Some(row.arity.into()), "{name}"),
-                None => assert!(newer.contains(&&*name), "Redis has no {name}"),
-            }
-        }
     }
 }
 

@@ -37,6 +37,11 @@ pub enum Job {
         /// Which keys are wanted.
         pattern: Vec<u8>,
     },
+    /// RANDOMKEY.
+    RandomKey {
+        /// A random number.
+        draw: u64,
+    },
     /// Q.POLICY SET and Q.POLICY DEL.
     SetPolicy {
         /// For which keys.
@@ -63,6 +68,10 @@ impl Job {
                 walks::answer_scan(counters, *cursor, pattern.as_deref(), *count, now_ms, &mut encoder)
             }
             Job::Keys { pattern } => walks::answer_keys(counters, pattern, now_ms, &mut encoder),
+            Job::RandomKey { draw } => counters.random_key(*draw, now_ms).map(|key| match key {
+                Some(key) => encoder.bulk(&key),
+                None => encoder.null(),
+            }),
             Job::SetPolicy { pattern, policy } => {
                 let stores = policy.is_some();
                 counters

@@ -7,7 +7,9 @@
 //! | `pressure` | what connections may take of memory and time |
 //! | `connection` | one socket with its buffers |
 //! | `serve` | one connection's turn: decode, draft, execute, render |
-//! | `interpret` | from a decoded command to its draft; transactions |
+//! | `interpret` | from a decoded command to its draft |
+//! | `transaction` | from MULTI to EXEC |
+//! | `answer` | commands that are answered at once |
 //! | `commands` | what each command's arguments mean |
 //! | `plan`, `render` | how each command will be answered; the answers |
 //! | `session` | what a connection has agreed on; the list of connections |
@@ -25,7 +27,9 @@ use std::thread::{self, JoinHandle};
 
 use mio::net::TcpListener;
 use mio::{Interest, Poll, Waker};
+use parking_lot::Mutex;
 use quipu_counting::Counters;
+use quipu_wire::commands::{Command, ROW_COUNT};
 use quipu_wire::resp::Limits;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -34,6 +38,7 @@ use rustix::net::sockopt;
 use crate::clock::Clock;
 
 pub mod admission;
+pub mod answer;
 pub mod background;
 pub mod commands;
 pub mod connection;
@@ -47,6 +52,7 @@ mod round;
 pub mod serve;
 pub mod session;
 pub mod slots;
+pub mod transaction;
 pub mod watch;
 
 use background::Background;
@@ -75,6 +81,9 @@ const SOCKET_BUFFER_BYTES: usize = 256 * 1024;
 /// Bytes of one command. Ten thousand connections may each have one unfinished; the default of the protocol, 64 MiB,
 /// is for tools that load data.
 const FRAME_BYTES_MAX: u32 = 16 * 1024 * 1024;
+
+/// The shortest time over which a rate means something.
+const RATE_INTERVAL_MS: u64 = 100;
 
 /// How the front is set.
 #[derive(Clone, Debug)]
@@ -146,10 +155,48 @@ pub struct Shared {
     pub registry: Registry,
     /// What happened.
     pub statistics: Statistics,
+    /// Calls by command, one for each loop.
+    pub calls: Vec<Calls>,
     /// One for each loop.
     pub inboxes: Vec<Inbox>,
     /// For what may block.
     pub background: Background,
+}
+
+impl Shared {
+    /// CONFIG RESETSTAT.
+    pub fn reset_statistics(&self) {
+        self.statistics.reset();
+        self.calls.iter().for_each(Calls::reset);
+    }
+}
+
+/// How often each command was called, kept by one loop.
+#[derive(Debug)]
+pub struct Calls([AtomicU64; ROW_COUNT]);
+
+impl Default for Calls {
+    fn default() -> Calls {
+        Calls([const { AtomicU64::new(0) }; ROW_COUNT])
+    }
+}
+
+impl Calls {
+    /// Counts one. Only the loop itself does, so this need not be one step.
+    #[inline]
+    pub fn count(&self, command: Command) {
+        let calls = &self.0[command as usize];
+        calls.store(calls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// How often the command was called.
+    pub fn of(&self, command: Command) -> u64 {
+        self.0[command as usize].load(Ordering::Relaxed)
+    }
+
+    fn reset(&self) {
+        self.0.iter().for_each(|calls| calls.store(0, Ordering::Relaxed));
+    }
 }
 
 /// Numbers since the start or the last CONFIG RESETSTAT.
@@ -165,6 +212,28 @@ pub struct Statistics {
     pub closed: Closed,
     /// Connections that wait for a batch or a job, now.
     pub waiting: AtomicU64,
+    /// For the commands per second of INFO.
+    pub rate: Mutex<Rate>,
+}
+
+/// How fast a number grows from look to look.
+#[derive(Debug, Default)]
+pub struct Rate {
+    at_ms: u64,
+    number: u64,
+    per_second: u64,
+}
+
+impl Rate {
+    /// By how much it grew in a second since the last look, or since the one before if that was just now.
+    pub fn since_last(&mut self, number: u64, now_ms: u64) -> u64 {
+        let passed_ms = now_ms.saturating_sub(self.at_ms);
+        if passed_ms >= RATE_INTERVAL_MS {
+            self.per_second = number.saturating_sub(self.number) * 1000 / passed_ms;
+            (self.number, self.at_ms) = (number, now_ms);
+        }
+        self.per_second
+    }
 }
 
 impl Statistics {
@@ -213,6 +282,7 @@ impl RespServer {
             buffered_bytes: AtomicUsize::new(0),
             registry: Registry::default(),
             statistics: Statistics::default(),
+            calls: polls.iter().map(|_| Calls::default()).collect(),
             background: Background::start(&counters)?,
             counters,
             clock,

@@ -30,7 +30,7 @@ pub enum Plan {
     OkOrNull,
     /// The value before as text, or null: GETSET, GETDEL, GETEX, SET with GET.
     Previous,
-    /// Null, or so many literal bytes if the counter exists: GETEX with a time that is wrong.
+    /// Null, or so many literal bytes if the counter exists: GETEX with a time that is wrong, OBJECT FREQ.
     NullOrLiteral(u32),
     /// Whether the condition held, as 1 or 0: SETNX, EXPIRE, PERSIST.
     Held,
@@ -42,16 +42,34 @@ pub enum Plan {
     CountExisting(u32),
     /// The type's name.
     TypeName,
+    /// How long the value is as text: STRLEN.
+    TextLength,
     /// Time left to live.
     TimeLeft(Unit),
     /// When life ends.
     ExpiresAt(Unit),
     /// The number of counters.
     Count,
+    /// How Redis would keep the value, or null: OBJECT ENCODING.
+    Encoding,
+    /// Seconds since the last change, or null: OBJECT IDLETIME.
+    IdleTime,
+    /// References to the value as Redis would count them, or null: OBJECT REFCOUNT.
+    ReferenceCount,
+    /// Bytes in memory of a counter whose key has so many, or null: MEMORY USAGE.
+    Usage(u32),
+    /// The value as RESTORE takes it, or null: DUMP.
+    Dump,
+    /// `OK`, or that the key exists: RESTORE.
+    Restored,
+    /// That the key exists if it does; else so many literal bytes, which are an error.
+    BusyOrError(u32),
     /// `OK`: FLUSHALL.
     Ok,
     /// `[new, applied]`: INCREX.
     ValueAndApplied,
+    /// The same with SATURATE: what is refused then is a step that no reply could name.
+    SaturatedAndApplied,
     /// `[value, applied, version, duplicate]`: Q.ADD.
     Addition,
     /// `[last sequence, duplicate]` for so many requests of one producer session: Q.BATCH.
@@ -63,6 +81,11 @@ pub enum Plan {
     /// The next plan is a transaction, and before it come so many checks of watched keys: if one failed, nothing was done
     /// and the answer is null.
     Guarded(u32),
+    /// All further plans belong to a transaction whose other commands come afterwards; before them come so many checks of
+    /// watched keys. The session gets the replies.
+    Staged(u32),
+    /// From here on replies look like this: HELLO in a transaction.
+    Speak(Protocol),
     /// `OK`, and the session learns the state of so many keys: WATCH.
     Watch(u32),
     /// The next plan is carried out but not sent: CLIENT REPLY.
@@ -127,10 +150,8 @@ impl Draft {
 
     /// Asks whether `key` exists; if it does, the answer is this error, else null.
     pub fn request_or_complain(&mut self, key: &[u8], error: &[u8]) {
-        let before = self.literals.len();
-        // Errors look the same in every protocol.
-        Encoder::new(&mut self.literals, Protocol::Resp2).error(error);
-        self.request(key, Action::Read, Plan::NullOrLiteral((self.literals.len() - before) as u32));
+        let length = self.hold_error(error);
+        self.request(key, Action::Read, Plan::NullOrLiteral(length));
     }
 
     /// Answers with what `write` encodes.
@@ -153,6 +174,14 @@ impl Draft {
             Err(_) => self.literals.truncate(before),
         }
         outcome
+    }
+
+    /// Keeps an error for a plan that may answer with it; returns its length.
+    pub fn hold_error(&mut self, text: &[u8]) -> u32 {
+        let before = self.literals.len();
+        // Errors look the same in every protocol.
+        Encoder::new(&mut self.literals, Protocol::Resp2).error(text);
+        (self.literals.len() - before) as u32
     }
 
     /// Answers with bytes that are the same in every protocol.

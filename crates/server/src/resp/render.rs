@@ -1,11 +1,21 @@
 //! Replies of counting, written as the plans say.
 
+use std::collections::VecDeque;
+
 use quipu_counting::{NEVER, Refusal, Reply, Unavailable};
+use quipu_wire::dump::write_integer;
 use quipu_wire::refusal::{error_line, unavailable_line};
-use quipu_wire::resp::Encoder;
+use quipu_wire::resp::{Encoder, errors};
 
 use super::plan::{Plan, Unit, View};
 use super::session::Session;
+use super::transaction::Outcome;
+
+/// Redis keeps one object for each of these and counts no references to it.
+const SHARED_INTEGERS: std::ops::Range<i64> = 0..10_000;
+/// What a counter takes in the engine's table beside its key, in its two forms, with its slot in the index.
+const COMPACT_BYTES: i64 = 20 + 8;
+const WIDE_BYTES: i64 = 44 + 8;
 
 /// Appends the replies to what was executed at `now_ms` with this result.
 pub fn render(
@@ -125,6 +135,16 @@ impl<'d> Renderer<'d, '_> {
                     self.encoder.null_array();
                 }
             }
+            (Plan::Staged(checks), unavailable) => self.stage(checks, unavailable),
+            (Plan::Speak(protocol), _) => self.encoder.protocol = protocol,
+            (Plan::BusyOrError(length), unavailable) => {
+                let error = self.take_literal(length);
+                match unavailable {
+                    Some(reason) => self.encoder.error(unavailable_line(reason)),
+                    None if self.take(1)[0].exists => self.encoder.error(errors::BUSY_KEY),
+                    None => self.encoder.out.extend_from_slice(error),
+                }
+            }
             (Plan::Watch(count), None) => {
                 let replies = self.take(count);
                 replies.iter().for_each(|reply| self.session.watched.learn(Some(reply)));
@@ -186,6 +206,29 @@ impl<'d> Renderer<'d, '_> {
         }
     }
 
+    /// Gives the session what the counters of a transaction answered, one reply for each plan.
+    fn stage(&mut self, checks: u32, unavailable: Option<&Unavailable>) {
+        let outcome = match unavailable {
+            Some(reason) => Outcome::Unavailable(unavailable_line(reason)),
+            None if self.take(checks).iter().any(|check| check.refusal.is_some()) => Outcome::Stopped,
+            None => {
+                let mut replies = VecDeque::new();
+                while let Some(plan) = self.next_plan() {
+                    let before = self.encoder.out.len();
+                    self.answer(plan);
+                    if !matches!(plan, Plan::Speak(_)) {
+                        replies.push_back(self.encoder.out.split_off(before));
+                    }
+                }
+                Outcome::Done(replies)
+            }
+        };
+        self.plans = &[];
+        if let Some(staged) = &mut self.session.staged {
+            staged.outcome = outcome;
+        }
+    }
+
     /// Plans of commands with one request.
     fn answer_one(&mut self, plan: Plan, reply: &Reply) {
         let unmet = reply.refusal == Some(Refusal::ConditionUnmet);
@@ -198,7 +241,12 @@ impl<'d> Renderer<'d, '_> {
                 self.value_or_null(reply.existed, reply.previous);
             }
             (Plan::Held, refusal) if refusal.is_none() || unmet => self.encoder.integer((!unmet).into()),
-            (Plan::ValueAndApplied, refusal) if refusal.is_none() || out_of_bounds => {
+            (Plan::SaturatedAndApplied, Some(Refusal::Overflow)) => {
+                self.encoder.error(errors::APPLIED_WOULD_OVERFLOW);
+            }
+            (Plan::ValueAndApplied | Plan::SaturatedAndApplied, refusal)
+                if refusal.is_none() || out_of_bounds =>
+            {
                 self.encoder.array(2);
                 self.encoder.integer(reply.cell.value);
                 self.encoder.integer(reply.applied);
@@ -210,16 +258,52 @@ impl<'d> Renderer<'d, '_> {
                 self.encoder.integer(clamp(reply.cell.version));
                 self.encoder.integer(reply.duplicate.into());
             }
+            (Plan::Restored, Some(_)) if unmet => self.encoder.error(errors::BUSY_KEY),
             (_, Some(refusal)) => self.refuse(refusal, reply),
             (Plan::TypeName, None) => self.encoder.simple(if reply.exists { "string" } else { "none" }),
+            (Plan::TextLength, None) => {
+                let length = if reply.exists { reply.cell.value.to_string().len() } else { 0 };
+                self.encoder.integer(length as i64);
+            }
             (Plan::TimeLeft(unit), None) => {
                 let left_ms = reply.cell.expires_at_ms.saturating_sub(self.now_ms);
                 self.time(reply, in_unit(left_ms, unit));
             }
             (Plan::ExpiresAt(unit), None) => self.time(reply, in_unit(reply.cell.expires_at_ms, unit)),
             (Plan::Statistics, None) => self.statistics(reply),
-            (Plan::Ok, None) => self.encoder.ok(),
+            (Plan::Ok | Plan::Restored, None) => self.encoder.ok(),
+            (Plan::Encoding | Plan::IdleTime | Plan::ReferenceCount | Plan::Usage(_) | Plan::Dump, None) => {
+                self.object(plan, reply)
+            }
             (_, None) => self.encoder.integer(reply.cell.value),
+        }
+    }
+
+    /// A counter as Redis would keep it.
+    fn object(&mut self, plan: Plan, reply: &Reply) {
+        let cell = &reply.cell;
+        if !reply.exists {
+            return self.encoder.null();
+        }
+        match plan {
+            Plan::Encoding => self.encoder.bulk(b"int"),
+            Plan::IdleTime => {
+                self.encoder.integer(clamp(self.now_ms.saturating_sub(cell.updated_at_ms) / 1000));
+            }
+            Plan::ReferenceCount => {
+                let is_shared = SHARED_INTEGERS.contains(&cell.value);
+                self.encoder.integer(if is_shared { i32::MAX.into() } else { 1 });
+            }
+            Plan::Usage(key_bytes) => {
+                let is_compact = cell.expires_at_ms == NEVER && i32::try_from(cell.value).is_ok();
+                let cell_bytes = if is_compact { COMPACT_BYTES } else { WIDE_BYTES };
+                self.encoder.integer(cell_bytes + i64::from(key_bytes));
+            }
+            _ => {
+                let mut payload = Vec::new();
+                write_integer(&mut payload, cell.value);
+                self.encoder.bulk(&payload);
+            }
         }
     }
 

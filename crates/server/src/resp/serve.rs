@@ -185,7 +185,9 @@ impl Turn<'_> {
             *self.commands += 1;
             match step {
                 Step::Drafted | Step::Alone => {}
-                Step::Background { job, muted } => return Stop::Background { job, muted, next },
+                Step::Background { job, muted, again } => {
+                    return Stop::Background { job, muted, next: next - usize::from(again) };
+                }
                 Step::Close => {
                     connection.closing = true;
                     break;

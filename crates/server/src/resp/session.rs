@@ -9,6 +9,7 @@ use mio::Token;
 use parking_lot::Mutex;
 use quipu_wire::resp::{Arguments, Encoder, Protocol};
 
+use super::transaction::Staged;
 use super::watch::Watched;
 
 /// The most commands of one transaction: they are executed as one, with their partitions locked.
@@ -25,6 +26,8 @@ pub struct Session {
     pub protocol: Protocol,
     /// The transaction that is being collected.
     pub transaction: Option<Transaction>,
+    /// The transaction that is being executed in steps.
+    pub staged: Option<Box<Staged>>,
     /// The keys that must stay as they are for the next transaction to run.
     pub watched: Watched,
     /// Whether replies are sent.
@@ -40,6 +43,7 @@ impl Session {
             card,
             protocol: Protocol::Resp2,
             transaction: None,
+            staged: None,
             watched: Watched::default(),
             mute: Mute::No,
             last_command: "NULL",

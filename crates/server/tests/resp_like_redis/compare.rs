@@ -28,7 +28,7 @@ enum Rule {
     Page,
     /// The fields of HELLO but for those that name the server and the connection.
     Greeting,
-    /// Descriptions of commands but for the last three fields, which are empty here.
+    /// Descriptions of commands but for the last field: some have fewer subcommands here.
     Specifications,
     /// Facts about this server: only whether it is an error is compared.
     Own,
@@ -91,11 +91,15 @@ impl Comparison {
     pub fn step(&mut self, step: &Step, ours: &Answer, theirs: &Answer) -> Outcome {
         let queued = self.queued.get(&step.connection).cloned().unwrap_or_default();
         let outcome = match (ours, theirs) {
-            (Answer::Reply(ours), Answer::Reply(theirs)) => replies(step.words(), &queued, ours, theirs),
+            (Answer::Reply(ours), Answer::Reply(theirs)) => {
+                let asked = Asked { words: step.words(), within_exec: false };
+                replies(asked, &queued, ours, theirs)
+            }
             (Answer::Everything(ours), Answer::Everything(theirs)) => streams(&step.bytes(), ours, theirs),
             _ if ours == theirs => Outcome::Same,
             (ours, theirs) => {
-                documented(step.words(), &[], ours.to_string().as_bytes(), theirs.to_string().as_bytes())
+                let asked = Asked { words: step.words(), within_exec: false };
+                documented(asked, &[], ours.to_string().as_bytes(), theirs.to_string().as_bytes())
             }
         };
         self.follow(step, ours);
@@ -115,7 +119,15 @@ impl Comparison {
     }
 }
 
-fn replies(words: &[Word], queued: &[Vec<Word>], ours: &[u8], theirs: &[u8]) -> Outcome {
+/// What is answered.
+#[derive(Clone, Copy, Default)]
+struct Asked<'s> {
+    words: &'s [Word],
+    /// As a part of what EXEC answers.
+    within_exec: bool,
+}
+
+fn replies(asked: Asked<'_>, queued: &[Vec<Word>], ours: &[u8], theirs: &[u8]) -> Outcome {
     if ours == theirs {
         return Outcome::Same;
     }
@@ -125,15 +137,16 @@ fn replies(words: &[Word], queued: &[Vec<Word>], ours: &[u8], theirs: &[u8]) -> 
         && theirs.len() == queued.len()
     {
         let pairs = queued.iter().zip(ours.iter().zip(&theirs));
-        let outcomes = pairs.map(|(words, (ours, theirs))| replies(words, &[], ours, theirs));
+        let outcomes = pairs
+            .map(|(words, (ours, theirs))| replies(Asked { words, within_exec: true }, &[], ours, theirs));
         return outcomes
             .fold(Outcome::Same, |before, next| if before == Outcome::Same { next } else { before });
     }
     let is_same = match (decode(ours), decode(theirs)) {
-        (Some(ours), Some(theirs)) => same(rule(words), &ours, &theirs),
+        (Some(ours), Some(theirs)) => same(rule(asked.words), &ours, &theirs),
         _ => false,
     };
-    if is_same { Outcome::Same } else { documented(words, &[], ours, theirs) }
+    if is_same { Outcome::Same } else { documented(asked, &[], ours, theirs) }
 }
 
 /// Two streams agree as far as every reply does.
@@ -141,18 +154,19 @@ fn streams(poured: &[u8], ours: &[u8], theirs: &[u8]) -> Outcome {
     let (mut our_rest, mut their_rest) = (ours, theirs);
     while our_rest != their_rest {
         let (Some(our), Some(their)) = (first(our_rest), first(their_rest)) else {
-            return documented(&[], poured, our_rest, their_rest);
+            return documented(Asked::default(), poured, our_rest, their_rest);
         };
         if our != their {
-            return documented(&[], poured, our, their);
+            return documented(Asked::default(), poured, our, their);
         }
         (our_rest, their_rest) = (&our_rest[our.len()..], &their_rest[their.len()..]);
     }
     Outcome::Same
 }
 
-fn documented(words: &[Word], poured: &[u8], ours: &[u8], theirs: &[u8]) -> Outcome {
-    match differences::explain(&Seen { words, poured, ours, theirs }) {
+fn documented(asked: Asked<'_>, poured: &[u8], ours: &[u8], theirs: &[u8]) -> Outcome {
+    let Asked { words, within_exec } = asked;
+    match differences::explain(&Seen { words, within_exec, poured, ours, theirs }) {
         Some(name) => Outcome::Documented(name),
         None => {
             Outcome::Different(Apart { words: words.to_vec(), ours: ours.to_vec(), theirs: theirs.to_vec() })
@@ -180,7 +194,7 @@ fn same(rule: Rule, ours: &Value, theirs: &Value) -> bool {
         Rule::Specifications => match (ours.as_elements(), theirs.as_elements()) {
             (Some(ours), Some(theirs)) => {
                 let known =
-                    |spec: &Value| spec.as_elements().map(|fields| fields[..fields.len().min(7)].to_vec());
+                    |spec: &Value| spec.as_elements().map(|fields| fields[..fields.len().min(9)].to_vec());
                 ours.iter().map(known).eq(theirs.iter().map(known))
             }
             _ => false,

@@ -310,11 +310,10 @@ fn muted(draw: &mut Draw, stage: &Stage) -> Vec<Step> {
     .into_iter()
     .filter(|name| stage.commands.contains(name) || !grammar::is_played(name))
     .collect();
-    let (mut bytes, mut within_multi) = (Vec::new(), false);
+    let mut bytes = Vec::new();
     for _ in 0..draw.within(2..14) {
         let words = match draw.within(0..12) {
-            // Between MULTI and EXEC it is refused here, and one could not hear it.
-            0..4 if !within_multi => {
+            0..4 => {
                 vec![
                     draw.cased("CLIENT"),
                     draw.cased("REPLY"),
@@ -328,13 +327,6 @@ fn muted(draw: &mut Draw, stage: &Stage) -> Vec<Step> {
                 grammar::command(draw, name)
             }
         };
-        if words[0].eq_ignore_ascii_case(b"MULTI") {
-            within_multi = true;
-        } else if words.len() == 1
-            && ["exec", "discard", "reset"].iter().any(|name| words[0].eq_ignore_ascii_case(name.as_bytes()))
-        {
-            within_multi = false;
-        }
         bytes.extend(frame(&words));
     }
     vec![Step { connection: 0, act: Act::Pour(pieces(draw, &bytes)) }]

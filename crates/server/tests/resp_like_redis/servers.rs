@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display, Formatter};
 
-use quipu_wire::commands::COMMANDS;
+use quipu_wire::commands::commands;
 use quipu_wire::resp::{ReplyDecoder, Value};
 
 use super::grammar;
@@ -70,8 +70,7 @@ impl Pair {
         let (names, _) = ReplyDecoder::new().decode(&names).expect("a reply").expect("all of it");
         let names = names.as_elements().expect("a list");
         let is_shared = |name: &&str| names.iter().any(|known| known.as_bytes() == Some(name.as_bytes()));
-        let commands = COMMANDS
-            .iter()
+        let commands = commands()
             .map(|spec| spec.name)
             .filter(is_shared)
             .filter(|name| grammar::is_played(name))

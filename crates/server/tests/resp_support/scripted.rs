@@ -150,6 +150,12 @@ impl Counters for Scripted {
         Err(Unavailable::Unsupported("no command lists counters with their values".into()))
     }
 
+    fn random_key(&self, draw: u64, _: u64) -> Result<Option<Vec<u8>>, Unavailable> {
+        let state = self.state.lock();
+        let at = draw as usize % state.cells.len().max(1);
+        Ok(state.cells.keys().nth(at).cloned())
+    }
+
     fn facts(&self) -> Vec<(&'static str, u64)> {
         vec![("counters", self.state.lock().cells.len() as u64)]
     }

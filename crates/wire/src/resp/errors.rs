@@ -10,6 +10,8 @@ const MAX_QUOTED_BYTES: usize = 128;
 pub const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
 /// The sum would leave 64 bits.
 pub const WOULD_OVERFLOW: &str = "ERR increment or decrement would overflow";
+/// `INCREX` with `SATURATE` into a range so far that the step does not fit 64 bits.
+pub const APPLIED_WOULD_OVERFLOW: &str = "ERR applied increment would overflow";
 /// The argument of `DECRBY` has no negation.
 pub const DECREMENT_WOULD_OVERFLOW: &str = "ERR decrement would overflow";
 /// Options that do not go together, or are none.
@@ -31,6 +33,17 @@ pub const PROTOCOL_NOT_AN_INTEGER: &str = "ERR Protocol version is not an intege
 pub const DB_OUT_OF_RANGE: &str = "ERR DB index is out of range";
 /// A number that fits 64 bits where Redis has 32.
 pub const OUT_OF_INT_RANGE: &str = "ERR value is out of range, value must between -2147483648 and 2147483647";
+/// A timeout that is no number.
+pub const TIMEOUT_NOT_AN_INTEGER: &str = "ERR timeout is not an integer or out of range";
+/// A timeout in the past.
+pub const TIMEOUT_NEGATIVE: &str = "ERR timeout is negative";
+/// A command of a cluster, where there is none.
+pub const CLUSTER_DISABLED: &str = "ERR This instance has cluster support disabled";
+/// `RESTORE` without `REPLACE`.
+pub const BUSY_KEY: &str = "BUSYKEY Target key name already exists.";
+/// `OBJECT FREQ` where no frequencies are kept.
+pub const NO_FREQUENCY: &str = "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note \
+    that when switching between policies at runtime LRU and LFU data will take some time to adjust.";
 /// `SCAN` with a cursor that is no number.
 pub const INVALID_CURSOR: &str = "ERR invalid cursor";
 /// `MULTI` inside `MULTI`.
@@ -69,6 +82,14 @@ pub fn unknown_subcommand(container: &str, subcommand: &[u8]) -> Vec<u8> {
     let container = container.to_ascii_uppercase();
     let subcommand = quotable(subcommand, MAX_QUOTED_BYTES);
     [b"ERR unknown subcommand '", subcommand, b"'. Try ", container.as_bytes(), b" HELP."].concat()
+}
+
+/// A subcommand with arguments that it finds too many by itself.
+pub fn unknown_or_wrong_arity(container: &str, subcommand: &[u8]) -> Vec<u8> {
+    let container = container.to_ascii_uppercase();
+    let subcommand = quotable(subcommand, MAX_QUOTED_BYTES);
+    let head = b"ERR unknown subcommand or wrong number of arguments for '";
+    [head, subcommand, b"'. Try ", container.as_bytes(), b" HELP."].concat()
 }
 
 /// Too few or too many arguments. A subcommand is named `client|setname`.

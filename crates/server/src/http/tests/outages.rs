@@ -81,6 +81,10 @@ impl Counters for Service {
         }
     }
 
+    fn random_key(&self, _: u64, _: u64) -> Result<Option<Vec<u8>>, Unavailable> {
+        Ok(None)
+    }
+
     fn scan(&self, _: u64, _: usize, _: u64) -> Result<ScanPage, Unavailable> {
         Ok(ScanPage::default())
     }

@@ -55,7 +55,8 @@ pub fn increase_extended(draft: &mut Draft, arguments: Arguments<'_, '_>, now_ms
     };
     check_key(key)?;
     let action = Action::Add(Add { min, max, saturate: options.saturate, expiry, ..Add::plain(delta) });
-    draft.request(key, action, Plan::ValueAndApplied);
+    let plan = if options.saturate { Plan::SaturatedAndApplied } else { Plan::ValueAndApplied };
+    draft.request(key, action, plan);
     Ok(())
 }
 
@@ -63,6 +64,7 @@ pub fn increase_extended(draft: &mut Draft, arguments: Arguments<'_, '_>, now_ms
 #[derive(Default)]
 struct Options<'b> {
     delta: Option<&'b [u8]>,
+    float: Option<&'b [u8]>,
     lower: Option<&'b [u8]>,
     upper: Option<&'b [u8]>,
     deadline: Option<(Deadline, &'b [u8])>,
@@ -87,8 +89,10 @@ impl<'b> Options<'b> {
                 let before = std::mem::replace(flag, true);
                 if before { Err(Complaint::from(errors::SYNTAX)) } else { Ok(()) }
             };
-            if is_option(word, "byint") {
+            if is_option(word, "byint") && options.float.is_none() {
                 value_of(&mut options.delta, words.next())?;
+            } else if is_option(word, "byfloat") && options.delta.is_none() {
+                value_of(&mut options.float, words.next())?;
             } else if is_option(word, "lbound") {
                 value_of(&mut options.lower, words.next())?;
             } else if is_option(word, "ubound") {
@@ -99,8 +103,6 @@ impl<'b> Options<'b> {
                 set(&mut options.persist)?;
             } else if is_option(word, "enx") {
                 set(&mut options.only_without_expiry)?;
-            } else if is_option(word, "byfloat") {
-                return Err("ERR BYFLOAT is not supported: counters are integers".into());
             } else {
                 let deadline = Deadline::from_option(word).ok_or(errors::SYNTAX)?;
                 let text = words.next().ok_or(errors::SYNTAX)?;
@@ -112,6 +114,7 @@ impl<'b> Options<'b> {
         match (options.persist, options.deadline.is_some(), options.only_without_expiry) {
             (true, true, _) | (true, _, true) => Err(errors::SYNTAX.into()),
             (false, false, true) => Err("ERR ENX flag requires an expiration".into()),
+            _ if options.float.is_some() => Err("ERR BYFLOAT is not supported: counters are integers".into()),
             _ => Ok(options),
         }
     }

@@ -1,41 +1,158 @@
-//! CLIENT INFO, LIST and KILL: connections looking at each other.
+//! CLIENT: what a connection is called, whether it is answered, and connections looking at each other.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use quipu_wire::commands::Command;
 use quipu_wire::number::parse_i64;
 use quipu_wire::resp::{Arguments, Encoder, errors};
 
-use super::{Complaint, is_option};
+use super::connection::check_name;
+use super::{Complaint, Drafted, integer, is_option};
 use crate::resp::Shared;
 use crate::resp::inbox::Message;
-use crate::resp::session::{Card, Session};
+use crate::resp::plan::Draft;
+use crate::resp::session::{Card, Mute, Session};
 
-/// Answers the subcommand, or says that there is no such one. `Ok(true)`: the connection itself is to be closed after
-/// the reply.
+/// Subcommands that change what is agreed on with this connection. Says whether `command` is one of these.
+pub fn agree(
+    draft: &mut Draft,
+    session: &mut Session,
+    command: Command,
+    arguments: Arguments<'_, '_>,
+) -> Result<bool, Complaint> {
+    let operand = arguments.get(2).unwrap_or_default();
+    match command {
+        Command::ClientSetName => {
+            check_name(operand, "Client names")?;
+            session.card.profile.lock().name = operand.to_vec();
+            draft.fixed(b"+OK\r\n");
+        }
+        Command::ClientSetInfo => {
+            set_info(session, operand, arguments.get(3).unwrap_or_default())?;
+            draft.fixed(b"+OK\r\n");
+        }
+        Command::ClientReply => reply(draft, session, operand)?,
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn set_info(session: &Session, attribute: &[u8], value: &[u8]) -> Drafted {
+    let mut profile = session.card.profile.lock();
+    let (place, what) = if is_option(attribute, "lib-name") {
+        (&mut profile.library_name, "lib-name")
+    } else if is_option(attribute, "lib-ver") {
+        (&mut profile.library_version, "lib-ver")
+    } else {
+        return Err(errors::quoting("ERR Unrecognized option '", attribute, "'").into());
+    };
+    check_name(value, what)?;
+    *place = value.to_vec();
+    Ok(())
+}
+
+fn reply(draft: &mut Draft, session: &mut Session, mode: &[u8]) -> Drafted {
+    if is_option(mode, "on") {
+        session.mute = Mute::No;
+        draft.fixed(b"+OK\r\n");
+    } else if is_option(mode, "off") {
+        session.mute = Mute::All;
+    } else if is_option(mode, "skip") {
+        // Once everything is silent there is nothing more to skip.
+        if session.mute != Mute::All {
+            session.mute = Mute::Next;
+        }
+    } else {
+        return Err(errors::SYNTAX.into());
+    }
+    Ok(())
+}
+
+/// Answers the other subcommands. `Ok(true)`: the connection itself is to be closed after the reply.
 pub fn answer(
     shared: &Shared,
     session: &Session,
+    command: Command,
     arguments: Arguments<'_, '_>,
     now_ms: u64,
     encoder: &mut Encoder<'_>,
 ) -> Result<bool, Complaint> {
-    let subcommand = arguments.get(1).unwrap_or_default();
     let operands = arguments.tail(2);
-    if is_option(subcommand, "info") {
-        encoder.verbatim(b"txt", line(&session.card, now_ms).as_bytes());
-    } else if is_option(subcommand, "list") {
-        let wanted = listed(operands)?;
-        let cards = shared.registry.all();
-        let lines: String =
-            cards.iter().filter(|card| wanted.admits(card)).map(|card| line(card, now_ms)).collect();
-        encoder.verbatim(b"txt", lines.as_bytes());
-    } else if is_option(subcommand, "kill") {
-        return kill(shared, session, operands, encoder);
-    } else {
-        return Err(errors::unknown_subcommand("client", subcommand).into());
+    match command {
+        Command::ClientId => encoder.integer(session.card.id as i64),
+        Command::ClientGetName => match session.card.profile.lock().name.as_slice() {
+            [] => encoder.null(),
+            name => encoder.bulk(name),
+        },
+        Command::ClientInfo => encoder.verbatim(b"txt", line(&session.card, now_ms).as_bytes()),
+        Command::ClientList => {
+            let wanted = listed(operands)?;
+            let cards = shared.registry.all();
+            let lines: String =
+                cards.iter().filter(|card| wanted.admits(card)).map(|card| line(card, now_ms)).collect();
+            encoder.verbatim(b"txt", lines.as_bytes());
+        }
+        Command::ClientKill => return kill(shared, session, operands, encoder),
+        // Connections are not evicted and reads leave no trace, so both are always on.
+        Command::ClientNoEvict | Command::ClientNoTouch => match operands.name() {
+            mode if is_option(mode, "on") || is_option(mode, "off") => encoder.ok(),
+            _ => return Err(errors::SYNTAX.into()),
+        },
+        _ => answer_untracked(command, arguments, encoder)?,
     }
     Ok(false)
+}
+
+/// What Redis says to a connection that is not tracked and of clients that are not blocked.
+fn answer_untracked(command: Command, arguments: Arguments<'_, '_>, encoder: &mut Encoder<'_>) -> Drafted {
+    let operands = arguments.tail(2);
+    match command {
+        Command::ClientGetRedir => encoder.integer(-1),
+        Command::ClientTrackingInfo => {
+            encoder.map(3);
+            encoder.bulk(b"flags");
+            encoder.set(1);
+            encoder.bulk(b"off");
+            encoder.bulk(b"redirect");
+            encoder.integer(-1);
+            encoder.bulk(b"prefixes");
+            encoder.array(0);
+        }
+        Command::ClientTracking => match operands.name() {
+            mode if is_option(mode, "off") && operands.len() == 1 => encoder.ok(),
+            mode if is_option(mode, "on") => {
+                return Err("ERR tracking is not supported: changes are not pushed to clients".into());
+            }
+            _ => return Err(errors::SYNTAX.into()),
+        },
+        Command::ClientCaching => {
+            return Err(
+                "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or \
+                        OPTOUT mode enabled"
+                    .into(),
+            );
+        }
+        Command::ClientUnblock => {
+            let is_reason = |word: &[u8]| is_option(word, "timeout") || is_option(word, "error");
+            match (operands.len(), operands.get(1)) {
+                (1, _) => {}
+                (2, Some(reason)) if is_reason(reason) => {}
+                (2, _) => return Err("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR".into()),
+                _ => {
+                    return Err(errors::unknown_or_wrong_arity(
+                        "client",
+                        arguments.get(1).unwrap_or_default(),
+                    )
+                    .into());
+                }
+            }
+            integer(operands.name())?;
+            encoder.integer(0);
+        }
+        other => return Err(errors::unknown_subcommand("client", other.spec().last_name().as_bytes()).into()),
+    }
+    Ok(())
 }
 
 /// One connection as CLIENT LIST shows it: the fields of Redis that mean something here, in Redis's order.

@@ -6,27 +6,34 @@
 //! | `values` | GET, SET and their families |
 //! | `keyspace` | DEL, EXISTS, TYPE, the family of EXPIRE and TTL, DBSIZE, FLUSHALL |
 //! | `walks` | SCAN, KEYS: jobs for the background |
+//! | `objects` | OBJECT, MEMORY USAGE, DUMP, RESTORE |
 //! | `own` | Q.ADD, Q.BATCH, Q.STAT, Q.POLICY |
-//! | `connection` | PING, HELLO, AUTH, CLIENT and what else concerns one connection |
-//! | `client` | CLIENT LIST, CLIENT KILL |
-//! | `server` | COMMAND, CONFIG, TIME |
-//! | `info` | INFO |
+//! | `connection` | PING, HELLO, AUTH and what else concerns one connection |
+//! | `client` | CLIENT |
+//! | `introspect`, `config`, `info` | COMMAND, CONFIG, INFO |
+//! | `diagnose` | LATENCY, SLOWLOG, MEMORY |
+//! | `cluster` | CLUSTER, READONLY, ROLE, WAIT |
 //!
 //! A command either drafts everything or complains and drafts nothing.
 
 use std::borrow::Cow;
 
 use quipu_counting::{Expiry, KEY_BYTES_MAX};
+use quipu_wire::commands::{CommandSpec, lookup};
 use quipu_wire::number::parse_i64;
-use quipu_wire::resp::errors;
+use quipu_wire::resp::{Arguments, errors};
 
 pub mod additions;
 pub mod client;
+pub mod cluster;
+pub mod config;
 pub mod connection;
+pub mod diagnose;
 pub mod info;
+pub mod introspect;
 pub mod keyspace;
+pub mod objects;
 pub mod own;
-pub mod server;
 pub mod values;
 pub mod walks;
 
@@ -58,6 +65,19 @@ impl From<Vec<u8>> for Complaint {
 
 /// What understanding a command gives.
 pub type Drafted = Result<(), Complaint>;
+
+/// The row of a command or subcommand that has as many arguments as it should.
+pub fn resolve(arguments: Arguments<'_, '_>) -> Result<&'static CommandSpec, Complaint> {
+    let name = arguments.name();
+    let Some(mut spec) = lookup(name) else {
+        return Err(errors::unknown_command(name, arguments.tail(1).iter()).into());
+    };
+    if let ([_, ..], Some(subcommand)) = (spec.subcommands(), arguments.get(1)) {
+        let found = spec.subcommand(subcommand);
+        spec = found.ok_or_else(|| errors::unknown_subcommand(spec.name, subcommand))?;
+    }
+    if spec.accepts(arguments.len()) { Ok(spec) } else { Err(errors::wrong_arity(spec.name).into()) }
+}
 
 /// Whether the bytes may name a counter.
 #[inline]

@@ -7,22 +7,29 @@
 //!   Q.POLICY SET pattern json | GET pattern | LIST | DEL pattern
 //! ```
 
-use quipu_counting::{Action, Add, Condition, Counters, Expiry, GroupKind, ID_BYTES_MAX, Policy};
+use quipu_counting::{Action, Add, Condition, Counters, GroupKind, ID_BYTES_MAX, Policy};
+use quipu_wire::commands::Command;
 use quipu_wire::json::reply::PolicyReply;
 use quipu_wire::json::request::{PolicyBody, parse};
 use quipu_wire::resp::{Arguments, Encoder, errors};
 
-use super::{Complaint, Drafted, KEYS_PER_COMMAND_MAX, check_key, integer, is_option};
+use super::{Complaint, Deadline, Drafted, KEYS_PER_COMMAND_MAX, check_key, integer, is_option};
 use crate::resp::background::Job;
 use crate::resp::plan::{Draft, Plan};
 
 /// Q.ADD.
-pub fn add(draft: &mut Draft, arguments: Arguments<'_, '_>) -> Drafted {
+pub fn add(draft: &mut Draft, arguments: Arguments<'_, '_>, now_ms: u64) -> Drafted {
     let Some([_, key, delta]) = arguments.first() else { return Err(errors::wrong_arity("q.add").into()) };
     let mut add = Add::plain(integer(delta)?);
     let mut id: Option<&[u8]> = None;
+    let mut given: Vec<&[u8]> = Vec::new();
     let mut words = arguments.tail(3).iter();
     while let Some(word) = words.next() {
+        // Which of two would count is for nobody to guess.
+        if given.iter().any(|before| before.eq_ignore_ascii_case(word)) {
+            return Err(errors::SYNTAX.into());
+        }
+        given.push(word);
         if is_option(word, "saturate") {
             add.saturate = true;
             continue;
@@ -36,8 +43,7 @@ pub fn add(draft: &mut Draft, arguments: Arguments<'_, '_>) -> Drafted {
         } else if is_option(word, "max") {
             add.max = integer(value)?;
         } else if is_option(word, "px") {
-            let ms = u64::try_from(integer(value)?).ok().filter(|ms| *ms > 0);
-            add.expiry = Expiry::In(ms.ok_or_else(|| errors::invalid_expire_time("q.add"))?);
+            add.expiry = Deadline::InMilliseconds.positive(value, now_ms, "q.add")?;
         } else if is_option(word, "ifversion") {
             add.condition = Condition::Version(unsigned(value, "version")?);
         } else {
@@ -90,62 +96,37 @@ pub fn batch(draft: &mut Draft, arguments: Arguments<'_, '_>) -> Drafted {
     Ok(())
 }
 
-/// What Q.POLICY asks for.
-pub enum PolicyCommand<'b> {
-    /// Changes a policy; that must not keep other connections waiting.
-    Change(Job),
-    /// Answers the policy of a pattern.
-    Get(&'b [u8]),
-    /// Answers all policies.
-    List,
-}
-
-/// Reads Q.POLICY.
-pub fn policy<'b>(arguments: Arguments<'_, 'b>) -> Result<PolicyCommand<'b>, Complaint> {
-    let (subcommand, operands) = (arguments.get(1).unwrap_or_default(), arguments.tail(2));
-    let arity = |name: &str| Complaint::from(errors::wrong_arity(&format!("q.policy|{name}")));
-    let change = |pattern: &[u8], policy: Option<Policy>| {
-        check_key(pattern)?;
-        Ok(PolicyCommand::Change(Job::SetPolicy { pattern: pattern.to_vec(), policy }))
-    };
-    match (subcommand.to_ascii_lowercase().as_slice(), operands.len()) {
-        (b"set", 2) => {
-            let [pattern, json] = operands.first().unwrap_or_default();
-            let body: Result<PolicyBody, _> = parse(json);
+/// Q.POLICY SET and Q.POLICY DEL: jobs, because they must not keep other connections waiting.
+pub fn change_policy(command: Command, operands: Arguments<'_, '_>) -> Result<Job, Complaint> {
+    let pattern = operands.name();
+    let policy = match command {
+        Command::QPolicySet => {
+            let body: Result<PolicyBody, _> = parse(operands.get(1).unwrap_or_default());
             let policy = body.and_then(|body| body.to_policy());
-            change(
-                pattern,
-                Some(
-                    policy
-                        .map_err(|error| Complaint::from(format!("ERR the policy is not valid: {error}")))?,
-                ),
-            )
+            let invalid = |error| Complaint::from(format!("ERR the policy is not valid: {error}"));
+            Some(policy.map_err(invalid)?)
         }
-        (b"set", _) => Err(arity("set")),
-        (b"del", 1) => change(operands.name(), None),
-        (b"del", _) => Err(arity("del")),
-        (b"get", 1) => Ok(PolicyCommand::Get(operands.name())),
-        (b"get", _) => Err(arity("get")),
-        (b"list", 0) => Ok(PolicyCommand::List),
-        (b"list", _) => Err(arity("list")),
-        _ => Err(errors::unknown_subcommand("q.policy", subcommand).into()),
-    }
+        _ => None,
+    };
+    check_key(pattern)?;
+    Ok(Job::SetPolicy { pattern: pattern.to_vec(), policy })
 }
 
-/// Answers Q.POLICY GET: the policy as JSON, or null.
-pub fn answer_policy(counters: &dyn Counters, pattern: &[u8], encoder: &mut Encoder<'_>) {
-    match counters.policies().get(pattern) {
-        Some(policy) => encoder.bulk(&policy_json(pattern, policy)),
-        None => encoder.null(),
-    }
-}
-
-/// Answers Q.POLICY LIST: every policy as JSON, in the order of their patterns.
-pub fn answer_policies(counters: &dyn Counters, encoder: &mut Encoder<'_>) {
+/// Q.POLICY GET: the policy of a pattern as JSON, or null. Q.POLICY LIST: every policy as JSON, in the order of their
+/// patterns.
+pub fn answer_policies(counters: &dyn Counters, pattern: Option<&[u8]>, encoder: &mut Encoder<'_>) {
     let policies = counters.policies();
-    encoder.array(policies.len());
-    for (pattern, policy) in policies.iter() {
-        encoder.bulk(&policy_json(pattern, policy));
+    match pattern {
+        Some(pattern) => match policies.get(pattern) {
+            Some(policy) => encoder.bulk(&policy_json(pattern, policy)),
+            None => encoder.null(),
+        },
+        None => {
+            encoder.array(policies.len());
+            for (pattern, policy) in policies.iter() {
+                encoder.bulk(&policy_json(pattern, policy));
+            }
+        }
     }
 }
 

@@ -1,0 +1,80 @@
+//! Commands whose answer is known at once, because it is about the server or the connection and not about counters.
+
+use quipu_wire::commands::{Command, encode_help, lookup};
+use quipu_wire::resp::{Arguments, Encoder, errors};
+
+use super::Shared;
+use super::commands::{
+    Complaint, Drafted, client, cluster, config, connection, diagnose, info, introspect, own,
+};
+use super::interpret::Interpreter;
+
+impl Interpreter<'_> {
+    /// Drafts the answer. Says whether the connection ends with it.
+    pub(super) fn draft_answer(
+        &mut self,
+        command: Command,
+        arguments: Arguments<'_, '_>,
+    ) -> Result<bool, Complaint> {
+        let (draft, session) = (&mut *self.draft, &mut *self.session);
+        let operand = arguments.get(1).unwrap_or_default();
+        match command {
+            Command::Ping => connection::ping(draft, session, arguments)?,
+            Command::Select => connection::select(draft, operand)?,
+            Command::Auth => connection::authenticate(draft, arguments)?,
+            Command::Hello => connection::hello(draft, session, arguments)?,
+            Command::Echo => draft.literal(session.protocol, |encoder| encoder.bulk(operand)),
+            Command::Unwatch => {
+                session.watched.forget();
+                draft.fixed(b"+OK\r\n");
+            }
+            other if other.spec().container_name() == "client" && other != Command::ClientHelp => {
+                return self.client(other, arguments);
+            }
+            other => {
+                let shared = self.shared;
+                draft.try_literal(session.protocol, |encoder| {
+                    about_server(shared, other, arguments, encoder)
+                })?;
+            }
+        }
+        Ok(false)
+    }
+
+    fn client(&mut self, command: Command, arguments: Arguments<'_, '_>) -> Result<bool, Complaint> {
+        if client::agree(self.draft, self.session, command, arguments)? {
+            return Ok(false);
+        }
+        self.session.publish(self.now_ms);
+        let (shared, session, now_ms) = (self.shared, &*self.session, self.now_ms);
+        self.draft.try_literal(session.protocol, |encoder| {
+            client::answer(shared, session, command, arguments, now_ms, encoder)
+        })
+    }
+}
+
+/// Answers that do not depend on the connection.
+fn about_server(
+    shared: &Shared,
+    command: Command,
+    arguments: Arguments<'_, '_>,
+    encoder: &mut Encoder<'_>,
+) -> Drafted {
+    let spec = command.spec();
+    match spec.container_name() {
+        container if spec.name.ends_with("|help") && command != Command::ClusterHelp => {
+            encode_help(lookup(container.as_bytes()).unwrap_or(spec), encoder);
+        }
+        "command" => introspect::answer(command, arguments.tail(2), encoder)?,
+        "config" => config::answer(shared, command, arguments.tail(2), encoder)?,
+        "latency" | "slowlog" | "memory" => diagnose::answer(shared, command, arguments, encoder)?,
+        "cluster" | "asking" | "readonly" | "readwrite" | "role" | "wait" => {
+            cluster::answer(command, arguments, encoder)?;
+        }
+        "q.policy" => own::answer_policies(&*shared.counters, arguments.get(2), encoder),
+        "info" => encoder.verbatim(b"txt", info::text(shared, arguments.tail(1)).as_bytes()),
+        "time" => connection::time(shared, encoder),
+        other => return Err(errors::unknown_command(other.as_bytes(), std::iter::empty()).into()),
+    }
+    Ok(())
+}

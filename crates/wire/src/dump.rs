@@ -1,0 +1,211 @@
+//! The payload of `DUMP` and `RESTORE`: a value as Redis writes it into its RDB files, with version and checksum.
+//!
+//! ```text
+//!   offset  bytes
+//!   0       1     type; 0 is a string, and integers are strings
+//!   1       n     the string, see below
+//!   1 + n   2     version of the format, little-endian
+//!   3 + n   8     CRC-64 (Jones) of everything before, little-endian
+//!
+//!   string  00llllll                 length of 6 bits, then the bytes
+//!           01llllll l8              length of 14 bits, big-endian, then the bytes
+//!           10000000 l32             length of 32 bits, big-endian, then the bytes
+//!           10000001 l64             length of 64 bits, big-endian, then the bytes
+//!           11000000 i8              integer of 8 bits
+//!           11000001 i16             integer of 16 bits, little-endian
+//!           11000010 i32             integer of 32 bits, little-endian
+//!           11000011 ...             compressed; only longer strings than any integer are
+//! ```
+//!
+//! Redis writes an integer in the shortest of the three integer forms, and as text where it does not fit 32 bits.
+
+use crate::number::parse_i64;
+
+/// The version that is written: that of Redis 7.0, which later ones read.
+const VERSION: u16 = 10;
+/// The newest version that is read, that of Redis 7.4: strings have had the same form in all of them.
+const VERSION_MAX: u16 = 12;
+/// Version and checksum.
+const FOOTER_BYTES: usize = 10;
+/// The type of strings.
+const STRING: u8 = 0;
+/// The longest payload that is looked at. No integer has a longer one, but kinds of counters to come may.
+const PAYLOAD_BYTES_MAX: usize = 64 * 1024;
+
+/// Why a payload was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DumpError {
+    /// Its version is newer than this, or its checksum is wrong.
+    Footer,
+    /// It is whole, but not the value of a counter.
+    NotAnInteger,
+    /// It is whole and yet no value at all.
+    Malformed,
+}
+
+/// Appends the payload of an integer.
+pub fn write_integer(out: &mut Vec<u8>, value: i64) {
+    let start = out.len();
+    out.push(STRING);
+    if let Ok(value) = i8::try_from(value) {
+        out.push(0xc0);
+        out.extend(value.to_le_bytes());
+    } else if let Ok(value) = i16::try_from(value) {
+        out.push(0xc1);
+        out.extend(value.to_le_bytes());
+    } else if let Ok(value) = i32::try_from(value) {
+        out.push(0xc2);
+        out.extend(value.to_le_bytes());
+    } else {
+        let mut buffer = itoa::Buffer::new();
+        let digits = buffer.format(value).as_bytes();
+        // At most 20 digits and sign: a length of 6 bits.
+        out.push(digits.len() as u8);
+        out.extend_from_slice(digits);
+    }
+    out.extend(VERSION.to_le_bytes());
+    out.extend(crc64(&out[start..]).to_le_bytes());
+}
+
+/// The integer in a payload.
+pub fn read_integer(payload: &[u8]) -> Result<i64, DumpError> {
+    let footer = payload.len().checked_sub(FOOTER_BYTES).ok_or(DumpError::Footer)?;
+    if payload.len() > PAYLOAD_BYTES_MAX {
+        return Err(DumpError::NotAnInteger);
+    }
+    let (value, footer) = payload.split_at(footer);
+    let (version, checksum) = footer.split_at(2);
+    let is_known = version.try_into().is_ok_and(|version| u16::from_le_bytes(version) <= VERSION_MAX);
+    if !is_known || checksum != crc64(&payload[..payload.len() - 8]).to_le_bytes() {
+        return Err(DumpError::Footer);
+    }
+    match value {
+        [STRING, string @ ..] => read_string(string),
+        [] => Err(DumpError::Malformed),
+        _ => Err(DumpError::NotAnInteger),
+    }
+}
+
+/// What comes behind the string is ignored, as Redis does.
+fn read_string(string: &[u8]) -> Result<i64, DumpError> {
+    let (length, rest) = match *string {
+        [0xc0, value, ..] => return Ok(i64::from(value as i8)),
+        [0xc1, a, b, ..] => return Ok(i16::from_le_bytes([a, b]).into()),
+        [0xc2, a, b, c, d, ..] => return Ok(i32::from_le_bytes([a, b, c, d]).into()),
+        [0xc3, ..] => return Err(DumpError::NotAnInteger),
+        [first @ 0..0x40, ..] => (u64::from(first), &string[1..]),
+        [first @ 0x40..0x80, second, ..] => (u64::from(first & 0x3f) << 8 | u64::from(second), &string[2..]),
+        [0x80, a, b, c, d, ..] => (u32::from_be_bytes([a, b, c, d]).into(), &string[5..]),
+        [0x81, a, b, c, d, e, f, g, h, ..] => (u64::from_be_bytes([a, b, c, d, e, f, g, h]), &string[9..]),
+        _ => return Err(DumpError::Malformed),
+    };
+    let text = usize::try_from(length).ok().and_then(|length| rest.get(..length));
+    parse_i64(text.ok_or(DumpError::Malformed)?).ok_or(DumpError::NotAnInteger)
+}
+
+/// The polynomial of Jones, its bits reversed.
+const POLYNOMIAL: u64 = 0x95ac_9329_ac4b_c9b5;
+
+static TABLE: [u64; 256] = table();
+
+const fn table() -> [u64; 256] {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut crc = byte as u64;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 1 == 1 { crc >> 1 ^ POLYNOMIAL } else { crc >> 1 };
+            bit += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+}
+
+fn crc64(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |crc, byte| TABLE[usize::from(crc as u8 ^ byte)] ^ crc >> 8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DumpError, crc64, read_integer, write_integer};
+    use proptest::prelude::*;
+
+    fn dump(value: i64) -> Vec<u8> {
+        let mut payload = Vec::new();
+        write_integer(&mut payload, value);
+        payload
+    }
+
+    /// A payload with this content, whole.
+    fn sealed(content: &[u8], version: u16) -> Vec<u8> {
+        let mut payload = [content, &version.to_le_bytes()].concat();
+        payload.extend(crc64(&payload).to_le_bytes());
+        payload
+    }
+
+    #[test]
+    fn the_checksum_is_that_of_jones() {
+        assert_eq!(crc64(b"123456789"), 0xe9c6_d914_c4b8_d9ca);
+    }
+
+    #[test]
+    fn every_form_is_read() {
+        use DumpError::{Malformed, NotAnInteger};
+        let cases: &[(&[u8], Result<i64, DumpError>)] = &[
+            (b"\0\xc0\x05", Ok(5)),
+            (b"\0\xc0\xff", Ok(-1)),
+            (b"\0\xc1\x00\x80", Ok(-32768)),
+            (b"\0\xc2\x00\x00\x00\x80", Ok(-2_147_483_648)),
+            (b"\0\x03123", Ok(123)),
+            (b"\0\x40\x03123", Ok(123)),
+            (b"\0\x80\0\0\0\x03123", Ok(123)),
+            (b"\0\x81\0\0\0\0\0\0\0\x03123", Ok(123)),
+            (b"\0\x03123 and more", Ok(123)),
+            (b"\0\x03abc", Err(NotAnInteger)),
+            (b"\0\x0301 ", Err(NotAnInteger)),
+            (b"\0\x00", Err(NotAnInteger)),
+            (b"\0\xc3\x05\x20abcde", Err(NotAnInteger)),
+            (b"\x02\x01\x01a", Err(NotAnInteger)),
+            (b"", Err(Malformed)),
+            (b"\0", Err(Malformed)),
+            (b"\0\x04123", Err(Malformed)),
+            (b"\0\x81\xff\xff\xff\xff\xff\xff\xff\xff1", Err(Malformed)),
+            (b"\0\xc2\x00\x00", Err(Malformed)),
+            (b"\0\x90\x00\x00", Err(Malformed)),
+        ];
+        for (content, expected) in cases {
+            assert_eq!(read_integer(&sealed(content, 10)), *expected, "{}", content.escape_ascii());
+            assert_eq!(read_integer(&sealed(content, 12)), *expected, "{}", content.escape_ascii());
+            assert_eq!(read_integer(&sealed(content, 13)), Err(DumpError::Footer));
+        }
+    }
+
+    #[test]
+    fn damage_is_noticed() {
+        let whole = dump(-7_000_000_000);
+        for at in 0..whole.len() {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 1;
+            assert_eq!(read_integer(&damaged), Err(DumpError::Footer), "at {at}");
+            assert!(read_integer(&whole[..at]).is_err(), "cut at {at}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_written_reads_back(value: i64, shift in 0..64u32) {
+            for value in [value, value >> shift] {
+                prop_assert_eq!(read_integer(&dump(value)), Ok(value));
+            }
+        }
+
+        #[test]
+        fn anything_may_come(payload: Vec<u8>) {
+            let _ = read_integer(&payload);
+            let _ = read_integer(&sealed(&payload, 10));
+        }
+    }
+}
