@@ -34,7 +34,6 @@ use utoipa::{PartialSchema, ToSchema};
 use super::answer::Answer;
 use super::extract::NoQuery;
 use super::{App, Limits};
-#[cfg(test)]
 pub use operations::OPERATIONS;
 use operations::{Body, Operation, Outcome};
 
