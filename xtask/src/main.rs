@@ -7,6 +7,7 @@
 //! | `cargo xtask bench compare` | the same load on redis-server and quipu, side by side |
 //! | `cargo xtask bench memory` | resident bytes per counter of both |
 //! | `cargo xtask torture kill` | SIGKILL at random moments: nothing lost, nothing doubled |
+//! | `cargo xtask schemathesis` | the HTTP API against its own description, for as long as one likes |
 //! | `cargo xtask fuzz` | the fuzz targets, some minutes each (needs cargo-fuzz) |
 //! | `cargo xtask torture power` | the file system taken away under load, as a power cut does (needs root) |
 
@@ -19,6 +20,7 @@ mod packages;
 #[cfg(test)]
 mod planted;
 mod power;
+mod schemathesis;
 mod servers;
 mod steps;
 mod workspace;
@@ -56,6 +58,8 @@ enum Task {
         #[arg(long)]
         target: Option<String>,
     },
+    /// Hold the HTTP API against its own /openapi.json with made-up requests
+    Schemathesis(schemathesis::Arguments),
     /// Try to make quipu lose or double an increment
     #[command(subcommand)]
     Torture(Torture),
@@ -88,6 +92,7 @@ fn main() -> Result<()> {
         Task::Test => steps::test(),
         Task::Fix => steps::fix(),
         Task::Fuzz { minutes, target } => steps::fuzz(minutes, target.as_deref()),
+        Task::Schemathesis(arguments) => schemathesis::run(&arguments),
         Task::Bench(Bench::Compare(arguments)) => compare::run(&arguments),
         Task::Bench(Bench::Memory(arguments)) => memory::run(&arguments),
         Task::Torture(Torture::Kill { rounds }) => steps::torture_kill(rounds),

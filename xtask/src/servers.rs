@@ -23,6 +23,8 @@ pub struct Server {
     child: Child,
     /// Where it speaks RESP.
     pub resp: SocketAddr,
+    /// Where it speaks HTTP, if it does.
+    pub http: SocketAddr,
     _pending: Pending,
 }
 
@@ -60,15 +62,16 @@ impl Server {
             .spawn()
             .with_context(|| format!("cannot start {}", binary.display()))?;
         let mut server = Server::new(child, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-        server.resp = server
-            .wait_until("quipu serves", |_| Ok(resp_address(&std::fs::read_to_string(&log)?)))
+        (server.http, server.resp) = server
+            .wait_until("quipu serves", |_| Ok(addresses(&std::fs::read_to_string(&log)?)))
             .with_context(|| format!("quipu said: {}", std::fs::read_to_string(&log).unwrap_or_default()))?;
         Ok(server)
     }
 
     fn new(child: Child, resp: SocketAddr) -> Server {
         let pending = Pending::new(Undo::Kill(child.id()));
-        Server { child, resp, _pending: pending }
+        let http = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        Server { child, resp, http, _pending: pending }
     }
 
     /// SIGKILL, and waits for the end.
@@ -113,11 +116,14 @@ fn free_address() -> Result<SocketAddr> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }
 
-/// From `quipu 0.1.0 serves: http 127.0.0.1:7070, resp 127.0.0.1:7071, data ...`.
-fn resp_address(log: &str) -> Option<SocketAddr> {
+/// Of HTTP and RESP, from `quipu 0.1.0 serves: http 127.0.0.1:7070, resp 127.0.0.1:7071, data ...`.
+fn addresses(log: &str) -> Option<(SocketAddr, SocketAddr)> {
     // Only whole lines: the last one may still be on its way.
     let ready = log.split_inclusive('\n').find(|line| line.contains(" serves: ") && line.ends_with('\n'))?;
-    ready.split(", ").find_map(|fact| fact.trim().strip_prefix("resp ")?.parse().ok())
+    let facts = ready.split_once(" serves: ")?.1;
+    let address =
+        |front: &str| facts.split(", ").find_map(|fact| fact.trim().strip_prefix(front)?.trim().parse().ok());
+    Some((address("http ")?, address("resp ")?))
 }
 
 fn answers_ping(address: SocketAddr) -> bool {
@@ -139,9 +145,10 @@ mod tests {
     #[test]
     fn the_ready_line_names_the_address() {
         let ready = "a warning\nquipu 0.1.0 serves: http 127.0.0.1:7070, resp 127.0.0.1:7071, data d, durability sync\n";
-        assert_eq!(resp_address(ready), Some("127.0.0.1:7071".parse().unwrap()));
+        let expected = ("127.0.0.1:7070".parse().unwrap(), "127.0.0.1:7071".parse().unwrap());
+        assert_eq!(addresses(ready), Some(expected));
         for incomplete in ["", "a warning\n", "quipu 0.1.0 serves: http 127.0.0.1:7070, resp 127.0.0.1:70"] {
-            assert_eq!(resp_address(incomplete), None, "{incomplete:?}");
+            assert_eq!(addresses(incomplete), None, "{incomplete:?}");
         }
     }
 }

@@ -34,7 +34,6 @@ use utoipa::{PartialSchema, ToSchema};
 use super::answer::Answer;
 use super::extract::NoQuery;
 use super::{App, Limits};
-#[cfg(test)]
 pub use operations::OPERATIONS;
 use operations::{Body, Operation, Outcome};
 
@@ -51,7 +50,7 @@ pub async fn serve(State(app): State<Arc<App>>, NoQuery: NoQuery) -> Answer {
 /// The whole document.
 pub fn document(limits: &Limits) -> Value {
     let mut paths: Map<String, Value> = Map::new();
-    for operation in operations::OPERATIONS {
+    for operation in OPERATIONS {
         let path = paths.entry(operation.path).or_insert_with(|| json!({}));
         path[operation.method] = describe(operation);
     }
