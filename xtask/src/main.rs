@@ -6,6 +6,7 @@
 //! | `cargo xtask fix` | formats, applies what the linter can fix by itself, writes generated pages anew |
 //! | `cargo xtask bench` | everything in docs/benchmarks.md, quipu and its peers side by side; parts by name |
 //! | `cargo xtask torture kill` | SIGKILL at random moments: nothing lost, nothing doubled |
+//! | `cargo xtask schemathesis` | the HTTP API against its own description, for as long as one likes |
 //! | `cargo xtask fuzz` | the fuzz targets, some minutes each (needs cargo-fuzz) |
 //! | `cargo xtask torture overload` | three times what the server can serve, for a minute |
 //! | `cargo xtask torture power` | the file system taken away under load, as a power cut does (needs root) |
@@ -19,6 +20,7 @@ mod packages;
 #[cfg(test)]
 mod planted;
 mod power;
+mod schemathesis;
 mod servers;
 mod steps;
 mod workspace;
@@ -55,6 +57,8 @@ enum Task {
         #[arg(long)]
         target: Option<String>,
     },
+    /// Hold the HTTP API against its own /openapi.json with made-up requests
+    Schemathesis(schemathesis::Arguments),
     /// Try to make quipu lose or double an increment
     #[command(subcommand)]
     Torture(Torture),
@@ -87,6 +91,7 @@ fn main() -> Result<()> {
         Task::Fix => steps::fix(),
         Task::Fuzz { minutes, target } => steps::fuzz(minutes, target.as_deref()),
         Task::Bench(arguments) => bench::run(arguments),
+        Task::Schemathesis(arguments) => schemathesis::run(&arguments),
         Task::Torture(Torture::Kill { rounds }) => steps::torture_kill(rounds),
         Task::Torture(Torture::Overload { arguments, options }) => bench::run_overload(arguments, options),
         Task::Torture(Torture::Power(arguments)) => power::run(&arguments),

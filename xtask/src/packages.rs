@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Result, bail};
 
 /// The interpreter that sees the distribution's Python packages, also where another python3 comes first in PATH.
-const SYSTEM_PYTHON: &str = "/usr/bin/python3";
+pub const SYSTEM_PYTHON: &str = "/usr/bin/python3";
 
 /// A program and the package that brings it.
 pub struct Package {

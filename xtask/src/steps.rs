@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use anyhow::{Result, bail, ensure};
 
-use crate::packages;
 use crate::workspace::{cargo, top};
+use crate::{packages, schemathesis};
 
 /// Runs every step, also after one has failed, so that one run tells everything.
 pub fn test() -> Result<()> {
@@ -19,11 +19,15 @@ pub fn test() -> Result<()> {
             failed.push(*name);
         }
     }
+    if let Err(error) = schemathesis::run(&schemathesis::Arguments::in_test()) {
+        println!("== HTTP API: FAILED: {error:#}");
+        failed.push("HTTP API");
+    }
     let seconds = started.elapsed().as_secs();
     if !failed.is_empty() {
         bail!("failed after {seconds} s: {}", failed.join(", "));
     }
-    let names: Vec<&str> = steps.iter().map(|(name, _)| *name).collect();
+    let names: Vec<&str> = steps.iter().map(|(name, _)| *name).chain(["HTTP API"]).collect();
     println!("all passed in {seconds} s: {}", names.join(", "));
     Ok(())
 }

@@ -58,7 +58,7 @@ pub async fn increment(
     body: Body,
 ) -> Answer {
     let body = body.parse_or_default::<AddBody>()?;
-    let condition = condition.and_version(body.if_version);
+    let condition = condition.and_version(body.if_version.map(|version| version.0));
     change(&app, &key, &id, &condition, |condition| Ok(Action::Add(body.to_add(Direction::Up, condition)?)))
         .await
 }
@@ -72,7 +72,7 @@ pub async fn decrement(
     body: Body,
 ) -> Answer {
     let body = body.parse_or_default::<AddBody>()?;
-    let condition = condition.and_version(body.if_version);
+    let condition = condition.and_version(body.if_version.map(|version| version.0));
     change(&app, &key, &id, &condition, |condition| Ok(Action::Add(body.to_add(Direction::Down, condition)?)))
         .await
 }
@@ -86,7 +86,7 @@ pub async fn set(
     body: Body,
 ) -> Answer {
     let body = body.parse::<SetBody>()?;
-    let condition = condition.and_version(body.if_version);
+    let condition = condition.and_version(body.if_version.map(|version| version.0));
     change(&app, &key, &id, &condition, |condition| Ok(Action::Set(body.to_set(condition)?))).await
 }
 

@@ -73,15 +73,19 @@ impl FromRequestParts<Arc<App>> for RequestId {
 
 fn request_id(headers: &HeaderMap, x_request_id: bool) -> Result<Option<HeaderValue>, String> {
     let fallback = if x_request_id { Some(REQUEST_ID) } else { None };
+    let mut chosen = None;
+    // Both are checked, also where the first decides: what is wrong today is wrong when the first is left out.
     for name in ["idempotency-key"].into_iter().chain(fallback) {
-        if let Some(value) = only(headers, &HeaderName::from_static(name))? {
-            return match value.len() {
-                1..=ID_BYTES_MAX => Ok(Some(value.clone())),
-                length => Err(format!("the header {name} must have 1 to {ID_BYTES_MAX} bytes, not {length}")),
-            };
+        match only(headers, &HeaderName::from_static(name))? {
+            None => {}
+            Some(value) if (1..=ID_BYTES_MAX).contains(&value.len()) => chosen = chosen.or(Some(value)),
+            Some(value) => {
+                let length = value.len();
+                return Err(format!("the header {name} must have 1 to {ID_BYTES_MAX} bytes, not {length}"));
+            }
         }
     }
-    Ok(None)
+    Ok(chosen.cloned())
 }
 
 fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a HeaderValue>, String> {

@@ -3,7 +3,6 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::num::NonZeroU64;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -13,6 +12,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, DeserializeOwned, Deserializer, MapAccess, Visitor};
 use utoipa::ToSchema;
 
+use super::EXACT_INTEGER_MAX;
 use super::schema::{
     IntegerSchema, KeyBase64Schema, KeyOrBase64Schema, KeySchema, RequestIdSchema, TtlSchema, VersionSchema,
 };
@@ -112,6 +112,10 @@ impl<'de> Deserialize<'de> for Integer {
                 integer.map(Integer).map_err(|_| E::invalid_value(de::Unexpected::Unsigned(number), &self))
             }
 
+            fn visit_f64<E: de::Error>(self, number: f64) -> Result<Integer, E> {
+                whole(number, &self).map(Integer)
+            }
+
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Integer, E> {
                 let integer = parse_i64(text.as_bytes());
                 integer.map(Integer).ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
@@ -120,6 +124,55 @@ impl<'de> Deserialize<'de> for Integer {
         deserializer.deserialize_any(IntegerVisitor)
     }
 }
+
+/// A number that was written with a fraction or an exponent: 1.0 and 1e3 are whole, and many languages write them so.
+/// Beyond 2^53 such a number has lost digits on its way.
+fn whole<E: de::Error>(number: f64, expected: &dyn de::Expected) -> Result<i64, E> {
+    if number.fract() != 0.0 {
+        return Err(E::invalid_value(de::Unexpected::Float(number), expected));
+    }
+    if number.abs() > EXACT_INTEGER_MAX as f64 {
+        return Err(E::custom(
+            "a number beyond 2^53 must be written without fraction and exponent, or as a string",
+        ));
+    }
+    Ok(number as i64)
+}
+
+/// A whole number from 0 on, at least `LEAST`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unsigned<const LEAST: u64>(pub u64);
+
+impl<'de, const LEAST: u64> Deserialize<'de> for Unsigned<LEAST> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Unsigned<LEAST>, D::Error> {
+        struct UnsignedVisitor<const LEAST: u64>;
+        impl<const LEAST: u64> Visitor<'_> for UnsignedVisitor<LEAST> {
+            type Value = Unsigned<LEAST>;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(formatter, "a whole number from {LEAST} to 2^64-1")
+            }
+
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Unsigned<LEAST>, E> {
+                let is_enough = number >= LEAST;
+                is_enough
+                    .then_some(Unsigned(number))
+                    .ok_or_else(|| E::invalid_value(de::Unexpected::Unsigned(number), &self))
+            }
+
+            fn visit_f64<E: de::Error>(self, number: f64) -> Result<Unsigned<LEAST>, E> {
+                match u64::try_from(whole(number, &self)?) {
+                    Ok(number) => self.visit_u64(number),
+                    Err(_) => Err(E::invalid_value(de::Unexpected::Float(number), &self)),
+                }
+            }
+        }
+        deserializer.deserialize_any(UnsignedVisitor)
+    }
+}
+
+/// Milliseconds; no time at all would be the end at once.
+type Ttl = Unsigned<1>;
 
 /// The body of a call that takes no fields. `{}` and nothing at all are both right.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -155,13 +208,13 @@ pub struct AddBody {
     pub saturate: bool,
     /// Expire so many milliseconds after this change.
     #[schema(value_type = Option<TtlSchema>)]
-    pub ttl_ms: Option<NonZeroU64>,
+    pub ttl_ms: Option<Ttl>,
     /// `ttlMs` counts only where the counter has no expiry yet.
     #[serde(default)]
     pub ttl_if_none: bool,
     /// The counter must have this version; 0 means that it must not exist.
     #[schema(value_type = Option<VersionSchema>)]
-    pub if_version: Option<u64>,
+    pub if_version: Option<Unsigned<0>>,
     #[serde(default, rename = "dims", deserialize_with = "refuse_dims")]
     #[schema(ignore)]
     _dims: (),
@@ -211,7 +264,7 @@ impl AddBody {
                 format_args!("must have 1 to {ID_BYTES_MAX} bytes"),
             )));
         }
-        let condition = self.if_version.map_or(Condition::Always, Condition::Version);
+        let condition = self.if_version.map_or(Condition::Always, |version| Condition::Version(version.0));
         Ok((key, self.addition(Direction::Up, condition).map_err(at)?))
     }
 
@@ -230,8 +283,8 @@ impl AddBody {
         }
         let expiry = match (self.ttl_ms, self.ttl_if_none) {
             (None, false) => Expiry::Keep,
-            (Some(ttl), false) => Expiry::In(ttl.get()),
-            (Some(ttl), true) => Expiry::InIfNone(ttl.get()),
+            (Some(ttl), false) => Expiry::In(ttl.0),
+            (Some(ttl), true) => Expiry::InIfNone(ttl.0),
             (None, true) => return Err(BodyError::field("ttlIfNone", "needs `ttlMs`")),
         };
         Ok(Add { delta, min, max, saturate: self.saturate, expiry, condition })
@@ -248,13 +301,13 @@ pub struct SetBody {
     pub value: Integer,
     /// Expire so many milliseconds after this change. Without it the expiry stays as it is.
     #[schema(value_type = Option<TtlSchema>)]
-    pub ttl_ms: Option<NonZeroU64>,
+    pub ttl_ms: Option<Ttl>,
     /// The counter no longer expires.
     #[serde(default)]
     pub persist: bool,
     /// The counter must have this version; 0 means that it must not exist.
     #[schema(value_type = Option<VersionSchema>)]
-    pub if_version: Option<u64>,
+    pub if_version: Option<Unsigned<0>>,
 }
 
 impl SetBody {
@@ -263,7 +316,7 @@ impl SetBody {
         let expiry = match (self.ttl_ms, self.persist) {
             (None, false) => Expiry::Keep,
             (None, true) => Expiry::Clear,
-            (Some(ttl), false) => Expiry::In(ttl.get()),
+            (Some(ttl), false) => Expiry::In(ttl.0),
             (Some(_), true) => return Err(BodyError::field("persist", "contradicts `ttlMs`")),
         };
         Ok(Set { value: self.value.0, expiry, condition })
@@ -377,7 +430,7 @@ pub struct PolicyBody {
     pub saturate: bool,
     /// Counters born under this policy expire so many milliseconds after their birth.
     #[schema(value_type = Option<TtlSchema>)]
-    pub ttl_ms: Option<NonZeroU64>,
+    pub ttl_ms: Option<Ttl>,
     /// Writes are refused, reads are served.
     #[serde(default)]
     pub disabled: bool,
@@ -396,7 +449,7 @@ impl PolicyBody {
             min,
             max,
             saturate: self.saturate,
-            ttl_ms: self.ttl_ms.map(NonZeroU64::get),
+            ttl_ms: self.ttl_ms.map(|ttl| ttl.0),
             disabled: self.disabled,
         })
     }
@@ -420,6 +473,9 @@ mod tests {
             (r#"{"delta":"9223372036854775807"}"#, Add::plain(i64::MAX)),
             (r#"{"delta":-9223372036854775808}"#, Add::plain(i64::MIN)),
             (r#"{"delta":null,"min":null}"#, Add::plain(1)),
+            (r#"{"delta":1e3}"#, Add::plain(1000)),
+            (r#"{"delta":-9007199254740992.0}"#, Add::plain(-(1 << 53))),
+            (r#"{"ttlMs":60000.0}"#, Add { expiry: Expiry::In(60_000), ..Add::plain(1) }),
             (
                 r#"{"delta":2,"min":0,"max":100,"saturate":true,"ttlMs":60000}"#,
                 Add { min: 0, max: 100, saturate: true, expiry: Expiry::In(60_000), ..Add::plain(2) },
@@ -435,7 +491,15 @@ mod tests {
         for (body, named) in [
             (r#"{"delta":1,"maximum":5}"#, "unknown field `maximum`"),
             (r#"{"delta":1.5}"#, "`delta`: "),
-            (r#"{"delta":1e3}"#, "`delta`: "),
+            (r#"{"delta":1e30}"#, "`delta`: a number beyond 2^53 must be written without fraction"),
+            (r#"{"delta":9007199254740994.0}"#, "`delta`: a number beyond 2^53"),
+            (
+                r#"{"ttlMs":0.5}"#,
+                "`ttlMs`: invalid value: floating point `0.5`, expected a whole number from 1",
+            ),
+            (r#"{"ttlMs":-1.0}"#, "`ttlMs`: "),
+            (r#"{"ttlMs":"5"}"#, "`ttlMs`: "),
+            (r#"{"ttlMs":18446744073709551616}"#, "`ttlMs`: "),
             (r#"{"delta":9223372036854775808}"#, "`delta`: "),
             (r#"{"delta":-9223372036854775809}"#, "`delta`: "),
             (r#"{"delta":"1 "}"#, "`delta`: "),

@@ -22,8 +22,12 @@ const INTEGER_PATTERN: &str = concat!(
 );
 
 /// Standard base64 with its padding, and no bits set that mean nothing.
-const BASE64_PATTERN: &str =
-    "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{4}|[A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)$";
+const BASE64_PATTERN: &str = concat!(
+    "^(([A-Za-z0-9+/]{4}){0,169}([A-Za-z0-9+/]{4}|[A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)|",
+    // 170 groups of three bytes leave two for the longest key.
+    "([A-Za-z0-9+/]{4}){170}([A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=))$"
+);
+const _: () = assert!(KEY_BYTES_MAX == 170 * 3 + 2);
 
 /// Characters of base64 for the longest key.
 const BASE64_LENGTH_MAX: usize = KEY_BYTES_MAX.div_ceil(3) * 4;
