@@ -33,8 +33,8 @@ pub fn fix() -> Result<()> {
     ensure!(run("format", &["fmt", "--all"])?, "cargo fmt failed");
     let clippy = ["clippy", "--workspace", "--all-targets", "--fix", "--allow-dirty", "--allow-staged"];
     ensure!(run("lints", &clippy)?, "cargo clippy --fix failed");
-    let page = cargo().args(["run", "--quiet", "--package", "quipu-server", "--", "markdown"]).output()?;
-    ensure!(page.status.success(), "`quipu markdown` failed");
+    let page = cargo().args(["run", "--quiet", "--package", "quipu-server", "--", "manual"]).output()?;
+    ensure!(page.status.success(), "`quipu manual` failed");
     Ok(std::fs::write(top().join("docs/cli.md"), page.stdout)?)
 }
 

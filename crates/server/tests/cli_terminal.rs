@@ -109,6 +109,28 @@ fn a_reader_that_goes_away_ends_it_quietly() {
 }
 
 #[test]
+fn a_result_that_cannot_be_written_is_a_failure() {
+    let data = tempfile::tempdir().unwrap();
+    let server = Server::start(data.path());
+    server.client(&["set", "a", "1"]);
+    for arguments in [
+        &["get", "a"][..],
+        &["get", "a", "--json"],
+        &["list"],
+        &["export"],
+        &["watch", "a"],
+        &["config", "show"],
+        &["manual"],
+    ] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = server.client_command(arguments).stdout(full).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {stderr}");
+        assert!(stderr.contains("stdout: No space left on device"), "{arguments:?}: {stderr}");
+    }
+}
+
+#[test]
 fn watching_redraws_in_place_survives_a_restart_and_restores_the_terminal() {
     let data = tempfile::tempdir().unwrap();
     let server = Server::start(data.path());
@@ -122,8 +144,7 @@ fn watching_redraws_in_place_survives_a_restart_and_restores_the_terminal() {
     terminal.wait_for("likes  1,500");
     terminal.forget();
     server.kill();
-    terminal.wait_for("is `quipu serve` running?");
-    terminal.wait_for("trying again");
+    terminal.wait_for("does not answer; waiting for it");
     let server = Server::start_with(data.path(), &["--http", &http, "--resp", &resp]);
     terminal.wait_for("answers again");
     server.client(&["incr", "likes", "500"]);

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::failure::Failure;
 use super::progress;
-use super::terminal::Screen;
+use super::terminal::{self, Screen};
 
 /// check
 #[derive(Debug, clap::Args)]
@@ -31,8 +31,8 @@ impl Args {
         spinner.finish_and_clear();
         let report = report.map_err(|error| Failure::from(anyhow::Error::new(error)))?;
         match (self.json, self.quiet) {
-            (true, _) => println!("{}", to_json(&report)),
-            (false, false) => print(&report),
+            (true, _) => terminal::print(to_json(&report))?,
+            (false, false) => terminal::print(describe(&report))?,
             (false, true) => {}
         }
         if report.problems.is_empty() {
@@ -45,19 +45,20 @@ impl Args {
     }
 }
 
-fn print(report: &CheckReport) {
+fn describe(report: &CheckReport) -> String {
     let CheckReport { partitions, counters, sum, request_ids, producers, problems } = report;
     let screen = Screen::stdout();
-    println!("partitions   {partitions}");
-    println!("counters     {}, in sum {}", screen.number(*counters), screen.number(*sum));
-    println!("request ids  {}", screen.number(*request_ids));
-    println!("producers    {}", screen.number(*producers));
-    for problem in problems {
-        println!("PROBLEM      {problem}");
-    }
+    let mut lines = vec![
+        format!("partitions   {partitions}"),
+        format!("counters     {}, in sum {}", screen.number(*counters), screen.number(*sum)),
+        format!("request ids  {}", screen.number(*request_ids)),
+        format!("producers    {}", screen.number(*producers)),
+    ];
+    lines.extend(problems.iter().map(|problem| format!("PROBLEM      {problem}")));
     if problems.is_empty() {
-        println!("all is well: every partition agrees with its ledger");
+        lines.push("all is well: every partition agrees with its ledger".to_owned());
     }
+    lines.join("\n")
 }
 
 fn to_json(report: &CheckReport) -> serde_json::Value {

@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::failure::{Failure, system_words};
+use super::terminal;
 
 /// What may stand in a path as it is. The dot may not: `..` would be taken for a step up.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~').remove(b':');
@@ -73,7 +74,7 @@ impl Client {
     pub fn call<T: DeserializeOwned>(&self, call: &Call<'_>) -> Result<Option<T>, Failure> {
         let (status, body) = self.exchange(call)?;
         if self.json && serde_json::from_slice::<serde::de::IgnoredAny>(&body).is_ok() {
-            println!("{}", String::from_utf8_lossy(&body).trim_end());
+            terminal::print(String::from_utf8_lossy(&body).trim_end())?;
         }
         let reply = self.read(call, status, &body)?;
         Ok(if self.json { None } else { Some(reply) })

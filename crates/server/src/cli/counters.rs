@@ -189,7 +189,7 @@ impl Change {
         let call = self.target.call("DELETE", "", None);
         if let Some(reply) = self.client.call::<Counter>(&call)?.filter(|_| !self.target.quiet) {
             let removed = reply.applied.map_or(0, |applied| -i128::from(applied));
-            println!("gone, it was {}", Screen::stdout().number(removed));
+            terminal::print(format!("gone, it was {}", Screen::stdout().number(removed)))?;
             note_replay(&reply);
         }
         Ok(())
@@ -203,10 +203,8 @@ impl Get {
         if let Some(counter) = self.client.call::<Counter>(&Call::get(path))? {
             let screen = Screen::stdout();
             let value = screen.number(counter.value);
-            match screen.is_terminal {
-                true => println!("{value}  {}", screen.dim(&format!("({})", counter.details(&screen)))),
-                false => println!("{value}"),
-            }
+            let details = screen.dim(&format!("({})", counter.details(&screen)));
+            terminal::print(if screen.is_terminal { format!("{value}  {details}") } else { value })?;
         }
         Ok(())
     }
@@ -217,7 +215,7 @@ impl GetMany {
     pub fn run(&self) -> Result<(), Failure> {
         let keys: Vec<Value> = self.keys.iter().map(|key| key_body(key.as_bytes())).collect();
         if let Some(Results { results }) = self.client.call(&batch_get(&keys))? {
-            print_counters(&results);
+            print_counters(&results)?;
         }
         Ok(())
     }
@@ -238,15 +236,13 @@ pub fn key_body(key: &[u8]) -> Value {
 }
 
 /// A table for a person; `key<tab>value` lines for a program.
-pub fn print_counters(counters: &[Counter]) {
+fn print_counters(counters: &[Counter]) -> Result<(), Failure> {
     let screen = Screen::stdout();
     if screen.is_terminal {
-        println!("{}", screen.table(COLUMNS, counters.iter().map(|counter| counter.row(&screen))));
-        return;
+        return terminal::print(screen.table(COLUMNS, counters.iter().map(|counter| counter.row(&screen))));
     }
-    for counter in counters {
-        println!("{}\t{}", terminal::key(&counter.key()), counter.value);
-    }
+    let line = |counter: &Counter| format!("{}\t{}", terminal::key(&counter.key()), counter.value);
+    terminal::print(counters.iter().map(line).collect::<Vec<_>>().join("\n"))
 }
 
 impl Target {
@@ -266,7 +262,7 @@ impl Target {
         let reply: Option<Counter> = client.call(&self.call(method, verb, body))?;
         let reply = reply.filter(|_| !self.quiet);
         if let Some(reply) = &reply {
-            println!("{}", Screen::stdout().number(reply.value));
+            terminal::print(Screen::stdout().number(reply.value))?;
             note_replay(reply);
         }
         Ok(reply)

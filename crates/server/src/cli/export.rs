@@ -110,15 +110,14 @@ impl Args {
                 bar.finish_and_clear();
                 end_by(signal);
             }
-            page = match pages.next_patiently(&interrupt) {
+            page = match pages.next_patiently(&interrupt, &bar) {
                 Err(_) if interrupt.received().is_some() => Some(Vec::new()),
                 page => page?,
             };
         }
         let bytes = output.finish().map_err(failed)?;
         bar.finish_and_clear();
-        self.summarize(format, count, bytes, started);
-        Ok(())
+        self.summarize(format, count, bytes, started)
     }
 
     fn format(&self) -> Format {
@@ -127,27 +126,26 @@ impl Args {
         self.format.or_else(by_name).or_else(by_wish).unwrap_or(Format::Csv)
     }
 
-    fn summarize(&self, format: Format, count: u64, bytes: u64, started: Instant) {
-        let Some(path) = &self.output else { return };
-        let elapsed = started.elapsed();
+    fn summarize(&self, format: Format, count: u64, bytes: u64, started: Instant) -> Result<(), Failure> {
+        let Some(path) = &self.output else { return Ok(()) };
+        let (elapsed, file) = (started.elapsed(), path.display().to_string());
         if self.client.json {
             let seconds = elapsed.as_secs_f64();
-            let name = path.display().to_string();
-            println!(
-                "{}",
-                json!({"counters": count, "bytes": bytes, "format": format.name(), "file": name, "seconds": seconds})
-            );
-        } else if !self.quiet {
+            return terminal::print(json!({
+                "counters": count, "bytes": bytes, "format": format.name(), "file": file, "seconds": seconds
+            }));
+        }
+        if !self.quiet {
             let per_second = (count as f64 / elapsed.as_secs_f64().max(f64::MIN_POSITIVE)) as i128;
-            eprintln!(
-                "exported {} counters to {}: {} in {} ({} per second)",
+            terminal::print_aside(&format!(
+                "exported {} counters to {file}: {} in {} ({} per second)",
                 terminal::grouped(count.into()),
-                path.display(),
                 terminal::bytes(bytes),
                 terminal::duration(elapsed.as_millis() as u64),
                 terminal::grouped(per_second),
-            );
+            ));
         }
+        Ok(())
     }
 }
 

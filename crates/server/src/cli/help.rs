@@ -2,6 +2,7 @@
 
 use clap::Command;
 use clap::builder::styling::Style;
+use serde_json::{Value, json};
 
 use super::failure::EXIT_CODES;
 
@@ -23,12 +24,12 @@ Operate  serve             Run a server
          check             Verify a data folder
          bench             Measure a server under load
          completions       Make the shell complete commands
+         manual            All help and all exit codes as one page
 
 Each explains itself: quipu COMMAND --help
 Try it:
   quipu serve &
   quipu incr likes:post:7
-Exit code 0 means done; 3 refused by a bound, 12 no server; all: docs/cli.md
 ";
 
 /// The first page: its groups are set in bold where there is bold.
@@ -64,8 +65,8 @@ may be many. Errors and notes go to stderr. `NO_COLOR` is respected.
 |---|---|
 ";
 
-/// `docs/cli.md`.
-pub fn markdown(command: Command) -> String {
+/// `docs/cli.md`, and what `quipu manual` prints.
+pub fn manual(command: Command) -> String {
     let mut text = INTRODUCTION.to_owned();
     for (code, meaning) in EXIT_CODES {
         text.push_str(&format!("| {code} | {} |\n", meaning.replace('|', "\\|")));
@@ -78,8 +79,13 @@ pub fn markdown(command: Command) -> String {
     text
 }
 
+/// Every exit code, for programs.
+pub fn exit_codes() -> Vec<Value> {
+    EXIT_CODES.iter().map(|(code, meaning)| json!({ "code": code, "meaning": meaning })).collect()
+}
+
 fn describe(command: &mut Command, text: &mut String) {
-    if command.is_hide_set() || command.get_name() == "help" {
+    if command.get_name() == "help" {
         return;
     }
     let name = command.get_bin_name().unwrap_or(command.get_name()).to_owned();

@@ -6,7 +6,7 @@
 //! | `source` | a file or stdin, compressed or not |
 //! | `rows`, `csv`, `ndjson` | rows in it |
 //! | `sender`, `connection` | rows on their way to the server |
-//! | `tally` | what became of them |
+//! | `tally`, `report` | what became of them, and what is said about it |
 //!
 //! A file is looked through before anything is sent, so that one with a bad row changes nothing. Memory is bounded
 //! by some packages of rows, whatever the length of the file.
@@ -14,6 +14,7 @@
 mod connection;
 mod csv;
 mod ndjson;
+mod report;
 mod rows;
 mod sender;
 mod source;
@@ -24,7 +25,6 @@ use std::time::Instant;
 
 use clap::ValueEnum;
 use indicatif::ProgressBar;
-use serde_json::json;
 
 use self::connection::Target;
 use self::rows::{BadRow, Expiry, Row, Rows};
@@ -36,7 +36,7 @@ use super::export::Format;
 use super::failure::{Failure, system_words};
 use super::interrupt::{Interrupt, end_by};
 use super::progress;
-use super::terminal::{self, Screen, print_note};
+use super::terminal::{self, print_note};
 
 /// The longest run id: with what is added to it, it stays within the 255 bytes of a request id.
 const RUN_ID_BYTES_MAX: usize = 200;
@@ -117,8 +117,8 @@ impl Args {
             Mode::Add => sender::Mode::Add(format!("import:{}:", self.run_id(&mut source, &interrupt)?)),
         };
         let started = Instant::now();
-        let mut sender = Sender::open(&target, mode, &interrupt)?;
         let bar = self.bar("importing", &source);
+        let mut sender = Sender::open(&target, mode, &interrupt, &bar)?;
         let mut end = self.send_all(&mut source, &bar, &mut sender, &interrupt);
         // Ctrl-C also ends what feeds us: then the end of the input is not the end of the rows.
         if let (Ok(_), Some(signal)) = (&end, interrupt.received()) {
@@ -130,7 +130,7 @@ impl Args {
             end = end.and_then(|end| finished.map(|()| end));
         }
         bar.finish_and_clear();
-        self.summarize(&sender.tally, &target, started);
+        self.summarize(&sender.tally, &target, started)?;
         match end {
             Err(Stop::Signal(signal)) => {
                 print_note(&format!("interrupted: {}", self.how_far(&sender.tally)));
@@ -241,36 +241,6 @@ impl Args {
         Ok(tally)
     }
 
-    /// After a look only: what would be imported, or why nothing was.
-    fn tell_findings(&self, tally: &Tally) -> Result<(), Failure> {
-        if self.json {
-            println!(
-                "{}",
-                json!({"dryRun": true, "rows": tally.imported, "bad": tally.bad, "problems": tally.to_json()["problems"]})
-            );
-        }
-        if !self.quiet {
-            tally.problem_lines().iter().for_each(|line| eprintln!("{line}"));
-        }
-        let rows = terminal::grouped(tally.imported.into());
-        match (tally.bad, self.dry_run && self.skip_bad) {
-            (0, _) | (_, true) => {
-                if !self.quiet && !self.json {
-                    println!(
-                        "{rows} rows would be imported, {} are bad",
-                        terminal::grouped(tally.bad.into())
-                    );
-                }
-                Ok(())
-            }
-            (bad, false) => Err(Failure::malformed(format!(
-                "{} of {} rows are bad, and nothing was imported; correct them, or pass over them with --skip-bad",
-                terminal::grouped(bad.into()),
-                terminal::grouped((tally.imported + bad).into()),
-            ))),
-        }
-    }
-
     fn send_all(
         &self,
         source: &mut Source,
@@ -303,72 +273,6 @@ impl Args {
             if sender.tally.failed() > 0 && !self.skip_bad {
                 return Ok(End::AtProblem);
             }
-        }
-    }
-
-    fn summarize(&self, tally: &Tally, target: &Target, started: Instant) {
-        let seconds = started.elapsed().as_secs_f64();
-        let per_second = tally.in_effect() as f64 / seconds.max(f64::MIN_POSITIVE);
-        if self.json {
-            let mut summary = tally.to_json();
-            summary["target"] = json!(target.shown());
-            summary["mode"] = json!(format!("{:?}", self.mode).to_lowercase());
-            summary["seconds"] = json!(seconds);
-            summary["rowsPerSecond"] = json!(per_second);
-            println!("{summary}");
-            return;
-        }
-        if self.quiet {
-            return;
-        }
-        tally.problem_lines().iter().for_each(|line| eprintln!("{line}"));
-        let screen = Screen::stdout();
-        println!(
-            "imported {} rows into {} in {} ({} per second)",
-            screen.number(tally.imported),
-            target.shown(),
-            terminal::duration((seconds * 1e3) as u64),
-            screen.number(per_second as i128),
-        );
-        if tally.repeated > 0 {
-            println!(
-                "{} rows were counted by an earlier import of the same lines, and not again{}",
-                screen.number(tally.repeated),
-                if self.run_id.is_none() { " (--run-id NAME makes it another import)" } else { "" },
-            );
-        }
-    }
-
-    /// What was done, and how to go on.
-    fn how_far(&self, tally: &Tally) -> String {
-        if tally.in_effect() == 0 {
-            return "nothing was imported".to_owned();
-        }
-        let rows = terminal::grouped(tally.in_effect().into());
-        let (line, next) = (tally.last_line, tally.last_line + 1);
-        let again = match self.mode {
-            Mode::Add => "the same command again counts nothing twice",
-            Mode::Set => "the same command again sets them once more",
-        };
-        format!(
-            "{rows} rows are imported, up to line {line}; {again}, --from-line {next} goes on behind them"
-        )
-    }
-
-    fn judge(&self, end: End, tally: &Tally) -> Result<(), Failure> {
-        match (tally.failed(), tally.in_effect()) {
-            (0, _) => Ok(()),
-            (failed, _) if matches!(end, End::Whole) && self.skip_bad => Err(Failure::partial(format!(
-                "{} rows were passed over, all others are imported",
-                terminal::grouped(failed.into())
-            ))),
-            (_, 0) if tally.refused == 0 => {
-                Err(Failure::malformed("nothing was imported; --skip-bad passes over bad rows"))
-            }
-            _ => Err(Failure::partial(format!(
-                "stopped at a row that is bad or was refused: {}; --skip-bad passes over such rows",
-                self.how_far(tally)
-            ))),
         }
     }
 }

@@ -5,6 +5,7 @@ use std::io::{BufWriter, StdoutLock, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Instant;
 
+use indicatif::ProgressBar;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -13,6 +14,7 @@ use super::client::{Call, Client, encode};
 use super::counter::{COLUMNS, Counter};
 use super::failure::{Failure, RETRY_PAUSE, RETRY_TIME};
 use super::interrupt::Interrupt;
+use super::progress;
 use super::terminal::{self, Screen, print_note};
 
 /// Counters of the first page of `list`: soon there for a person.
@@ -138,6 +140,7 @@ impl<'a> Pages<'a> {
     pub fn next_patiently<T: DeserializeOwned>(
         &mut self,
         interrupt: &Interrupt,
+        bar: &ProgressBar,
     ) -> Result<Option<Vec<T>>, Failure> {
         let give_up = Instant::now() + RETRY_TIME;
         let mut is_told = false;
@@ -145,7 +148,10 @@ impl<'a> Pages<'a> {
             match self.next() {
                 Err(failure) if failure.is_passing() && Instant::now() < give_up => {
                     if !std::mem::replace(&mut is_told, true) {
-                        print_note(&format!("{failure}; trying again"));
+                        progress::note(
+                            bar,
+                            &format!("{} does not answer; waiting for it", self.client.server),
+                        );
                     }
                     if interrupt.wait(RETRY_PAUSE).is_some() {
                         return Err(failure);
@@ -171,7 +177,7 @@ impl<'a> Pages<'a> {
             left -= counters.len() as u64;
             print_page(&mut out, &counters, is_first)
                 .and_then(|()| out.flush())
-                .map_err(|error| Failure::general(format!("cannot print: {error}")))?;
+                .map_err(|error| terminal::unprintable(&error))?;
             // Whoever wants more than a few wants them fast.
             (is_first, self.limit) = (false, PAGE_MAX.min(left.max(1)));
         }

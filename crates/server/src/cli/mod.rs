@@ -126,40 +126,41 @@ Behind a pipe: key and value, parted by a tab. With --json: one object a line."
   quipu watch stock:7 --interval 200ms
   quipu watch stock:7 --json | jq --unbuffered .value
 
-On a terminal: a table of value and rate, redrawn in place. Behind a pipe: a line for each counter at
-the start and for each change seen (key, value, change per second). A restart of the server is waited for.")]
+On a terminal: a table of value and rate, redrawn in place. Behind a pipe: a line for each counter at the start and for \
+each change seen (key, value, change per second). A restart of the server is waited for.")]
     Watch(watch::Args),
     /// Read counters from a file, or from stdin, into a server
     #[command(after_help = "Examples:
   quipu import counters.csv
-  quipu import --mode add visits-2026-02-23.ndjson.gz
-  mysql -BNe 'SELECT ...' | jq -Rc ... | quipu import --mode add --run-id visits-2026-02-23 -
   quipu import --dry-run counters.csv
+  quipu import --mode add visits-2026-02-23.ndjson.gz
+  psql --csv -f day.sql | quipu import --mode add --run-id day-2026-02-23 -
 
-Columns (CSV) or fields (NDJSON): key, or keyBase64 where a key is no text; value, a whole number; and
-perhaps one of ttlMs (milliseconds) and expiresAt (RFC 3339, or milliseconds since 1970).
+Columns (CSV) or fields (NDJSON): key, or keyBase64 where a key is no text; value, a whole number; and perhaps one of \
+ttlMs (milliseconds) and expiresAt (RFC 3339, or milliseconds since 1970).
 
-  key,value,expiresAt                       {\"key\":\"likes:7\",\"value\":12}
-  likes:7,12,                               {\"key\":\"code:9\",\"value\":1,\"ttlMs\":60000}
+  key,value,expiresAt                  {\"key\":\"likes:7\",\"value\":12}
+  likes:7,12,                          {\"key\":\"code:9\",\"value\":1,\"ttlMs\":60000}
   code:9,1,2026-02-23T08:15:30Z
 
---mode set, the default, makes counters as the file says and may be repeated at will; what was counted
-meanwhile is overwritten. --mode add counts on top. Each line has an id made of the run and its number,
-and the server knows it again for as long as it remembers ids (24 hours by default): an import that
-was interrupted is simply started again. The run is the bytes of the file, or --run-id.
+--mode set, the default, makes counters as the file says, and may be repeated at will; what was counted meanwhile is \
+overwritten. --mode add counts on top. Each line has an id, made of the run and its number, and the server knows it again \
+for as long as it remembers ids (24 hours by default): an import that was interrupted is simply started again. The run is \
+the bytes of the file, or --run-id.
 
-A file with a bad row is refused before anything is sent. What comes through a pipe cannot be looked
-through first: there it stops at the bad row, and says which rows are imported.")]
+A file with a bad row is refused before anything is sent. What comes through a pipe cannot be looked through first: \
+there the import stops at the bad row, and says which rows are imported.")]
     Import(import::Args),
     /// Write counters to a file, or to stdout
     #[command(after_help = "Examples:
   quipu export > counters.csv
   quipu export --prefix stock: --output stock.ndjson.gz
-  quipu export --server http://old:7070 | quipu import - --target resp://new:7071
+  quipu export --server http://old:7070 |
+    quipu import - --target resp://new:7071
 
-Columns: key (or keyBase64 where a key is no text), value, expiresAt, version, updatedAt. Counters that
-change meanwhile are written as they were at some moment of the export, each for itself.
-With --json: NDJSON, or with --output a summary as JSON.")]
+Columns: key (or keyBase64 where a key is no text), value, expiresAt, version, updatedAt. Counters that change meanwhile \
+are written as they were at some moment of the export, each for itself. With --json: NDJSON, or with --output a summary \
+as JSON.")]
     Export(export::Args),
     /// Bounds and expiry for all keys of a pattern
     #[command(subcommand, after_help = "Example:\n  quipu policy set 'stock:*' --min 0")]
@@ -169,7 +170,7 @@ With --json: NDJSON, or with --output a summary as JSON.")]
   quipu check ./quipu-data
   quipu check /backup/quipu --quiet || echo damaged
 
-Every counter is read, and the sums are compared with the ledgers. Exit code 14: they do not agree.")]
+Every counter is read, and the sums are compared with the ledgers; exit code 14 means that they do not agree.")]
     Check(check::Args),
     /// Offer load to a Redis-protocol server and measure what it takes
     Bench(Box<bench::Args>),
@@ -189,9 +190,13 @@ Every counter is read, and the sums are compared with the ledgers. Exit code 14:
         #[arg(long)]
         json: bool,
     },
-    /// Print docs/cli.md
-    #[command(hide = true, after_help = "Example:\n  quipu markdown > docs/cli.md")]
-    Markdown,
+    /// Print the whole manual, with all exit codes, as Markdown
+    #[command(after_help = "Example:\n  quipu manual | less")]
+    Manual {
+        /// Print JSON, for programs
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 /// Runs the command line. The exit code is the only thing `main` needs to know.
@@ -216,7 +221,12 @@ fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Serve { flags, json } => {
             let (config, _) = settings::load(&flags)?;
-            Ok(serve::run(&config, |http, resp| announce(&config, http, resp, json))?)
+            let announce = |http, resp| {
+                if json {
+                    announce(&config, http, resp)
+                }
+            };
+            Ok(serve::run(&config, announce)?)
         }
         Command::Incr(step) => step.run(counters::Direction::Up),
         Command::Decr(step) => step.run(counters::Direction::Down),
@@ -240,28 +250,29 @@ fn run(command: Command) -> Result<(), Failure> {
             clap_complete::generate(shell, &mut Cli::command(), "quipu", &mut script);
             let script = String::from_utf8_lossy(&script);
             match json {
-                true => println!("{}", json!({ "shell": shell.to_string(), "script": script })),
-                false => print!("{script}"),
+                true => terminal::print(json!({ "shell": shell.to_string(), "script": script })),
+                false => terminal::print(script.trim_end()),
             }
-            Ok(())
         }
-        Command::Markdown => {
-            print!("{}", help::markdown(Cli::command()));
-            Ok(())
+        Command::Manual { json } => {
+            let manual = help::manual(Cli::command());
+            match json {
+                true => terminal::print(json!({ "manual": manual, "exitCodes": help::exit_codes() })),
+                false => terminal::print(manual.trim_end()),
+            }
         }
     }
 }
 
 /// For scripts that let the system choose ports.
-fn announce(config: &Config, http: SocketAddr, resp: SocketAddr, as_json: bool) {
-    if as_json {
-        println!(
-            "{}",
-            json!({
-                "http": http, "resp": resp, "data": config.data, "durability": config.durability.to_string(),
-                "version": env!("CARGO_PKG_VERSION"), "pid": std::process::id(),
-            })
-        );
+fn announce(config: &Config, http: SocketAddr, resp: SocketAddr) {
+    let printed = terminal::print(json!({
+        "http": http, "resp": resp, "data": config.data, "durability": config.durability.to_string(),
+        "version": env!("CARGO_PKG_VERSION"), "pid": std::process::id(),
+    }));
+    // A server serves also where nobody reads this.
+    if let Err(failure) = printed {
+        terminal::print_note(&failure.to_string());
     }
 }
 
@@ -299,10 +310,7 @@ mod tests {
                 let name = inner.get_name();
                 assert!(help.contains("Example"), "{name} shows no example");
                 let speaks_json = inner.get_arguments().any(|argument| argument.get_long() == Some("json"));
-                assert!(
-                    inner.has_subcommands() || inner.is_hide_set() || speaks_json,
-                    "{name} has no --json"
-                );
+                assert!(inner.has_subcommands() || speaks_json, "{name} has no --json");
                 walk(inner);
             }
         }
@@ -314,7 +322,7 @@ mod tests {
         let page = Cli::command().render_help().to_string();
         assert!(page.lines().count() <= 24, "{page}");
         assert!(page.lines().all(|line| line.chars().count() <= 80), "{page}");
-        for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
+        for command in Cli::command().get_subcommands() {
             let name = command.get_name();
             let words = || page.split([' ', ',', '\n']).filter(|word| *word == name);
             assert!(words().next().is_some(), "{name} is missing in\n{page}");
@@ -326,6 +334,6 @@ mod tests {
     fn the_page_about_the_command_line_is_fresh() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md");
         let written = std::fs::read_to_string(path).unwrap_or_default();
-        assert!(written == help::markdown(Cli::command()), "docs/cli.md is stale; run `cargo xtask fix`");
+        assert!(written == help::manual(Cli::command()), "docs/cli.md is stale; run `cargo xtask fix`");
     }
 }

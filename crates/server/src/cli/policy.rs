@@ -88,22 +88,19 @@ impl Command {
                 let body = json!({
                     "min": set.min, "max": set.max, "saturate": set.saturate, "ttlMs": set.ttl, "disabled": set.disabled
                 });
-                print(&Vec::from_iter(set.one.call::<Policy>("PUT", Some(body))?.filter(|_| !set.quiet)));
+                print(&Vec::from_iter(set.one.call::<Policy>("PUT", Some(body))?.filter(|_| !set.quiet)))
             }
             Command::Get(one) => print(&Vec::from_iter(one.call::<Policy>("GET", None)?)),
             Command::List { client } => {
-                if let Some(Policies { policies }) = client.call(&Call::get("policies"))? {
-                    print(&policies);
-                }
+                let found: Option<Policies> = client.call(&Call::get("policies"))?;
+                print(&found.map_or_else(Vec::new, |found| found.policies))
             }
             Command::Del(del) => {
                 let removed = del.one.call::<Removed>("DELETE", None)?.filter(|_| !del.quiet);
-                if let Some(Removed { existed }) = removed {
-                    println!("{}", if existed { "removed" } else { "there was none" });
-                }
+                let Some(Removed { existed }) = removed else { return Ok(()) };
+                terminal::print(if existed { "removed" } else { "there was none" })
             }
         }
-        Ok(())
     }
 }
 
@@ -179,12 +176,14 @@ impl Policy {
     }
 }
 
-fn print(policies: &[Policy]) {
+fn print(policies: &[Policy]) -> Result<(), Failure> {
     let screen = Screen::stdout();
-    if screen.is_terminal && !policies.is_empty() {
-        let columns = ["PATTERN", "MIN ", "MAX ", "BEYOND", "TTL", "WRITES"];
-        println!("{}", screen.table(&columns, policies.iter().map(|policy| policy.row(&screen))));
-    } else {
-        policies.iter().for_each(|policy| println!("{}", policy.line()));
+    if policies.is_empty() {
+        return Ok(());
     }
+    if screen.is_terminal {
+        let columns = ["PATTERN", "MIN ", "MAX ", "BEYOND", "TTL", "WRITES"];
+        return terminal::print(screen.table(&columns, policies.iter().map(|policy| policy.row(&screen))));
+    }
+    terminal::print(policies.iter().map(Policy::line).collect::<Vec<_>>().join("\n"))
 }

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use super::terminal::print_note;
+
 /// How often a bar that nobody moves is drawn, so that one sees that something happens.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -22,6 +24,11 @@ pub fn bytes(what: &str, total: u64, quiet: bool) -> ProgressBar {
     let bar = bar(Some(total), OF_BYTES, quiet);
     bar.set_prefix(what.to_owned());
     bar
+}
+
+/// Says something while a bar is drawn, so that neither spoils the other.
+pub fn note(bar: &ProgressBar, message: &str) {
+    bar.suspend(|| print_note(message));
 }
 
 fn bar(total: Option<u64>, template: &str, quiet: bool) -> ProgressBar {

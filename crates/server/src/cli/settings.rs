@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use super::failure::Failure;
-use super::terminal::{Screen, print_note};
+use super::terminal::{self, Screen, print_note};
 use crate::config::{self, Config, Flags, Resolved, Setting, Source, settings};
 
 /// config show, check, template
@@ -51,27 +51,27 @@ impl Command {
             Command::Show { flags, json } => {
                 let (_, resolved) = load(flags)?;
                 match json {
-                    true => println!(
-                        "{}",
-                        json!({ "settings": resolved.iter().map(to_json).collect::<Vec<_>>() })
+                    true => terminal::print(
+                        json!({ "settings": resolved.iter().map(to_json).collect::<Vec<_>>() }),
                     ),
-                    false => print(&resolved),
+                    false => terminal::print(shown(&resolved)),
                 }
             }
             Command::Check { file, quiet, json } => {
                 let count = config::check_file(file).map_err(Failure::usage)?;
                 match (json, quiet) {
-                    (true, _) => println!("{}", json!({ "ok": true, "settings": count })),
-                    (false, false) => println!("{} makes sense; it holds {count} settings", file.display()),
-                    (false, true) => {}
+                    (true, _) => terminal::print(json!({ "ok": true, "settings": count })),
+                    (false, false) => {
+                        terminal::print(format!("{} makes sense; it holds {count} settings", file.display()))
+                    }
+                    (false, true) => Ok(()),
                 }
             }
             Command::Template { json: true } => {
-                println!("{}", json!({ "settings": settings().map(describe).collect::<Vec<_>>() }));
+                terminal::print(json!({ "settings": settings().map(describe).collect::<Vec<_>>() }))
             }
-            Command::Template { json: false } => print!("{}", template()),
+            Command::Template { json: false } => terminal::print(template().trim_end()),
         }
-        Ok(())
     }
 }
 
@@ -89,14 +89,13 @@ fn environment(name: &str) -> Option<String> {
     std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }
 
-fn print(resolved: &[Resolved]) {
+fn shown(resolved: &[Resolved]) -> String {
     let screen = Screen::stdout();
     let row = |row: &Resolved| vec![row.setting.name.to_owned(), row.text.clone(), row.source.to_string()];
     if screen.is_terminal {
-        println!("{}", screen.table(&["SETTING", "VALUE", "FROM"], resolved.iter().map(row)));
-    } else {
-        resolved.iter().for_each(|resolved| println!("{}", row(resolved).join("\t")));
+        return screen.table(&["SETTING", "VALUE", "FROM"], resolved.iter().map(row));
     }
+    resolved.iter().map(|resolved| row(resolved).join("\t")).collect::<Vec<_>>().join("\n")
 }
 
 fn to_json(resolved: &Resolved) -> serde_json::Value {

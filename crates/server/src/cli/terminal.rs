@@ -1,5 +1,6 @@
 //! How things look: numbers, times, keys and tables for a person on a terminal, plain ones for a program behind a pipe.
 
+use std::fmt;
 use std::io::{IsTerminal, Write};
 
 use anstream::{AutoStream, ColorChoice};
@@ -7,6 +8,8 @@ use clap::builder::styling::{AnsiColor, Style};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use indicatif::{HumanBytes, HumanCount};
 use jiff::SignedDuration;
+
+use super::failure::{Failure, system_words};
 
 const BOLD: Style = Style::new().bold();
 const DIM: Style = Style::new().dimmed();
@@ -77,6 +80,22 @@ impl Screen {
     }
 }
 
+/// Writes a line to stdout: the result of a command. A command whose result cannot be written has failed.
+pub fn print(text: impl fmt::Display) -> Result<(), Failure> {
+    let mut stdout = std::io::stdout().lock();
+    writeln!(stdout, "{text}").and_then(|()| stdout.flush()).map_err(|error| unprintable(&error))
+}
+
+/// Nobody got the result.
+pub fn unprintable(error: &std::io::Error) -> Failure {
+    Failure::general(format!("cannot write to stdout: {}", system_words(error)))
+}
+
+/// Says something on stderr beside the result. Nobody is left to be told where stderr is closed.
+pub fn print_aside(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
 /// Says on stderr why a command failed.
 pub fn print_error(message: &str) {
     print_labelled(ERROR, "error:", message);
@@ -89,8 +108,7 @@ pub fn print_note(message: &str) {
 
 fn print_labelled(style: Style, label: &str, message: &str) {
     let label = Screen::stderr().paint(style, label);
-    // Nobody is left to be told where stderr is closed.
-    let _ = writeln!(std::io::stderr(), "{label} {message}");
+    print_aside(&format!("{label} {message}"));
 }
 
 /// `1,234,567`

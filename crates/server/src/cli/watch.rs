@@ -79,7 +79,7 @@ impl Args {
                     let changed = update(&mut tracks, &results, passed);
                     match &mut drawing {
                         Some(drawing) => drawing.draw(&table(&screen, &results, &tracks)),
-                        None => self.print_changes(&results, &tracks, &changed),
+                        None => self.print_changes(&results, &tracks, &changed)?,
                     }
                 }
                 // Nobody was ever there: more likely a wrong address than a restart.
@@ -87,8 +87,9 @@ impl Args {
                     drop(drawing);
                     return Err(failure);
                 }
-                Err(failure) if !lost => {
-                    print_note_beside(&mut drawing, &format!("{failure}; trying again"));
+                Err(_) if !lost => {
+                    let note = format!("{} does not answer; waiting for it", self.client.server);
+                    print_note_beside(&mut drawing, &note);
                     lost = true;
                 }
                 Err(_) => {}
@@ -104,28 +105,27 @@ impl Args {
         }
     }
 
-    fn print_changes(&self, counters: &[Counter], tracks: &[Track], changed: &[bool]) {
+    fn print_changes(&self, counters: &[Counter], tracks: &[Track], changed: &[bool]) -> Result<(), Failure> {
         let at_ms = now_ms();
-        let lines = counters.iter().zip(tracks).zip(changed).filter(|(_, changed)| **changed);
-        for ((counter, track), _) in lines {
-            if self.client.json {
-                let name = match &counter.counter_key {
-                    Some(key) => ("counterKey", key),
-                    None => ("keyBase64", counter.key_base64.as_ref().unwrap_or(const { &String::new() })),
-                };
-                println!(
-                    "{}",
-                    json!({
-                        "atMs": at_ms, name.0: name.1, "value": counter.value, "version": counter.version,
-                        "exists": counter.exists, "ratePerSec": track.rate,
-                    })
-                );
-            } else {
-                println!("{}\t{}\t{:.1}", terminal::key(&counter.key()), counter.value, track.rate);
+        for ((counter, track), _) in counters.iter().zip(tracks).zip(changed).filter(|(_, changed)| **changed)
+        {
+            if !self.client.json {
+                let key = terminal::key(&counter.key());
+                terminal::print(format!("{key}\t{}\t{:.1}", counter.value, track.rate))?;
+                continue;
             }
+            let mut line = json!({
+                "atMs": at_ms, "value": counter.value, "version": counter.version, "exists": counter.exists,
+                "ratePerSec": track.rate,
+            });
+            for (field, name) in [("counterKey", &counter.counter_key), ("keyBase64", &counter.key_base64)] {
+                if let Some(name) = name {
+                    line[field] = json!(name);
+                }
+            }
+            terminal::print(line)?;
         }
-        // Somebody waits for each line: a pipe would collect them.
-        let _ = std::io::stdout().flush();
+        Ok(())
     }
 }
 

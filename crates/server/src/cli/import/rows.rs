@@ -56,7 +56,7 @@ pub struct BadRow {
 /// The rows of a file.
 pub enum Rows {
     /// Under a header.
-    Csv(CsvRows),
+    Csv(Box<CsvRows>),
     /// An object a line.
     Ndjson(NdjsonRows),
 }
@@ -65,7 +65,7 @@ impl Rows {
     /// Reads `input`, whose format is known.
     pub fn new(format: Format, input: Box<dyn BufRead>) -> io::Result<Result<Rows, BadRow>> {
         Ok(match format {
-            Format::Csv => CsvRows::new(input)?.map(Rows::Csv),
+            Format::Csv => CsvRows::new(input)?.map(|rows| Rows::Csv(Box::new(rows))),
             Format::Ndjson => Ok(Rows::Ndjson(NdjsonRows::new(input))),
         })
     }

@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use indicatif::ProgressBar;
 use quipu_wire::resp::{Value, encode_command};
 
 use super::connection::{Broken, Connection, Target};
@@ -14,7 +15,7 @@ use super::rows::{Expiry, Row};
 use super::tally::Tally;
 use crate::cli::failure::{Failure, RETRY_PAUSE, RETRY_TIME};
 use crate::cli::interrupt::Interrupt;
-use crate::cli::terminal::print_note;
+use crate::cli::progress;
 
 /// Rows of a package: enough that one sync of the disk serves many, few enough that a server's turn stays short.
 const PACKAGE_ROWS: usize = 1_000;
@@ -45,6 +46,7 @@ pub struct Sender<'a> {
     target: &'a Target,
     mode: Mode,
     interrupt: &'a Interrupt,
+    bar: ProgressBar,
     connection: Connection,
     filling: Package,
     /// The oldest at the front.
@@ -78,11 +80,17 @@ struct Sent {
 
 impl<'a> Sender<'a> {
     /// Connects.
-    pub fn open(target: &'a Target, mode: Mode, interrupt: &'a Interrupt) -> Result<Sender<'a>, Failure> {
+    pub fn open(
+        target: &'a Target,
+        mode: Mode,
+        interrupt: &'a Interrupt,
+        bar: &ProgressBar,
+    ) -> Result<Sender<'a>, Failure> {
         Ok(Sender {
             target,
             mode,
             interrupt,
+            bar: bar.clone(),
             connection: Connection::open(target)?,
             filling: Package::default(),
             under_way: VecDeque::new(),
@@ -161,7 +169,7 @@ impl<'a> Sender<'a> {
     /// Gets a new connection and sends again what was not confirmed.
     fn repeat(&mut self, why: &str) -> Result<(), Stop> {
         if !std::mem::replace(&mut self.is_told, true) {
-            print_note(&format!("{}: {why}; trying again", self.target.shown()));
+            progress::note(&self.bar, &format!("{}: {why}; trying again", self.target.shown()));
         }
         loop {
             if let Some(signal) = self.interrupt.wait(RETRY_PAUSE) {
