@@ -18,11 +18,16 @@ pub struct Package {
 pub const OF_TESTS: &[Package] = &[
     Package { name: "redis-server", is_present: || has_program("redis-server") },
     Package { name: "redis-tools", is_present: || has_program("redis-cli") },
-    Package { name: "python3-redis", is_present: has_python_redis },
+    Package { name: "python3-redis", is_present: || python_runs("import redis") },
+    Package { name: "python3-venv", is_present: || python_runs("import ensurepip, venv") },
+    Package { name: "nodejs", is_present: || has_program("node") },
+    Package { name: "npm", is_present: || has_program("npm") },
+    Package { name: "gcc", is_present: || has_program("cc") },
+    Package { name: "libhiredis-dev", is_present: || Path::new("/usr/include/hiredis/hiredis.h").is_file() },
+    Package { name: "bsdutils", is_present: || has_program("script") },
     Package { name: "xfsprogs", is_present: || has_program("mkfs.xfs") && has_program("xfs_io") },
     Package { name: "curl", is_present: || has_program("curl") },
     Package { name: "chromium", is_present: || has_program("chromium") },
-    Package { name: "python3-venv", is_present: has_python_venv },
 ];
 
 /// What `cargo xtask bench` needs.
@@ -91,12 +96,8 @@ pub fn is_root() -> bool {
     Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout.trim_ascii() == b"0")
 }
 
-fn has_python_venv() -> bool {
-    succeeds(Command::new(SYSTEM_PYTHON).args(["-c", "import ensurepip, venv"]))
-}
-
-fn has_python_redis() -> bool {
-    succeeds(Command::new(SYSTEM_PYTHON).args(["-c", "import redis"]))
+fn python_runs(line: &str) -> bool {
+    succeeds(Command::new(SYSTEM_PYTHON).args(["-c", line]))
 }
 
 /// Also looks where programs for root live, which is not in everybody's PATH.
