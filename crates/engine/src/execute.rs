@@ -509,6 +509,8 @@ impl Run<'_, '_> {
             return group.end;
         }
         let until = until.min(batch.requests.len()).max(group.end);
+        // What comes next may repeat the counter of the last request that is skipped, not the one looked at last.
+        self.last = None;
         let aborted = Reply { refusal: Some(Refusal::GroupAborted), ..Reply::state(None) };
         replies.extend(std::iter::repeat_n(aborted, until - group.end));
         until

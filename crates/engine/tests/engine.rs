@@ -223,6 +223,14 @@ fn a_guard_stops_what_it_guards_and_nothing_else() {
     batch.push(b"seen", add(1));
     assert_eq!(refusals(&run(&engine, &mut batch, NOW)), [unmet, aborted]);
     assert_eq!(values(&engine), [3, 111, 1, 3]);
+    // Behind what was skipped comes the counter of the last that was.
+    let mut batch = Batch::default();
+    batch.push(b"seen", Action::Check(Condition::Absent));
+    batch.group(0, GroupKind::Guard { until: 2 });
+    batch.push(b"after", add(1));
+    batch.push(b"after", add(1));
+    assert_eq!(refusals(&run(&engine, &mut batch, NOW)), [unmet, aborted, None]);
+    assert_eq!(values(&engine), [3, 111, 1, 4]);
     assert_sound(&engine);
 }
 

@@ -1,8 +1,10 @@
 //! From a command's name to a whole command: what its grammar allows, and what it does not.
 
 use quipu_wire::commands::{Keys, lookup};
+use quipu_wire::dump::write_integer;
 use quipu_wire::number::parse_i64;
 
+use super::lines::{CLIENT, CLUSTER, COMMAND, CONFIG, LATENCY, SLOWLOG};
 use super::script::Word;
 use super::vocabulary::Draw;
 
@@ -138,14 +140,14 @@ fn arguments(draw: &mut Draw, name: &str) -> Vec<Word> {
         "command" => lines(draw, COMMAND),
         "info" => lines(draw, &["", "server", "nosuch", "keyspace clients", "all", "everything", "default"]),
         "object" => object(draw),
-        "memory" => vec![draw.word(&["USAGE", "USAGE", "USAGE", "FOO"]), draw.key()],
+        "memory" => memory(draw),
         "wait" => lines(draw, &["0 0", "0 10", "1 1", "-1 0", "0 -1", "abc 0", "0 abc", "0"]),
         "cluster" => lines(draw, CLUSTER),
-        "latency" => lines(draw, &["RESET", "LATEST", "HISTORY foo", "FOO", "HISTORY", "RESET foo"]),
-        "slowlog" => lines(draw, &["RESET", "LEN", "FOO", "LEN x", "RESET x", "GET abc", "GET -2"]),
+        "latency" => lines(draw, LATENCY),
+        "slowlog" => lines(draw, SLOWLOG),
         "pfadd" => draw.keys(),
         "pfcount" | "pfmerge" => draw.keys(),
-        "restore" => vec![draw.key(), draw.moment(1), draw.text()],
+        "restore" => restore(draw),
         "incrbyfloat" => vec![draw.key(), draw.number()],
         "getrange" | "substr" => vec![draw.key(), draw.number(), draw.number()],
         _ => generic(draw, name),
@@ -239,6 +241,49 @@ fn object(draw: &mut Draw) -> Vec<Word> {
     words
 }
 
+fn memory(draw: &mut Draw) -> Vec<Word> {
+    if draw.one_in(3) {
+        return lines(draw, &["STATS", "STATS x", "DOCTOR", "PURGE", "PURGE x", "USAGE", "HELP", "FOO"]);
+    }
+    let mut words = vec![draw.cased("USAGE"), draw.key()];
+    if draw.one_in(3) {
+        words.push(draw.word(&["SAMPLES", "SAMPLES", "FOO"]));
+        words.push(draw.number());
+    }
+    words
+}
+
+/// What DUMP gives, and what it does not.
+fn restore(draw: &mut Draw) -> Vec<Word> {
+    let mut payload = Vec::new();
+    if draw.one_in(8) {
+        payload = draw.text();
+    } else {
+        let value = draw.integer();
+        write_integer(&mut payload, parse_i64(&value).expect("an integer"));
+        if !draw.is_tame() && draw.one_in(6) {
+            let at = draw.within(0..payload.len());
+            payload[at] ^= 1 << draw.within(0..8);
+        }
+    }
+    let is_absolute = draw.one_in(3);
+    let time = match draw.within(0..3) {
+        0 => b"0".to_vec(),
+        _ if is_absolute => draw.moment(1),
+        _ => draw.lifetime(1),
+    };
+    let mut words = vec![draw.key(), time, payload];
+    if is_absolute {
+        words.push(draw.cased("ABSTTL"));
+    }
+    while draw.one_in(2) {
+        let options =
+            ["REPLACE", "REPLACE", "IDLETIME 5", "IDLETIME -1", "IDLETIME", "FREQ 256", "FREQ 7", "FOO"];
+        words.extend(lines(draw, &options));
+    }
+    words
+}
+
 /// Some keys and then perhaps one of the options.
 fn with_options(draw: &mut Draw, options: &[&str], keys: usize) -> Vec<Word> {
     let mut words: Vec<Word> = (0..keys).map(|_| draw.key()).collect();
@@ -253,125 +298,6 @@ fn lines(draw: &mut Draw, lines: &[&str]) -> Vec<Word> {
     let line = *draw.pick(lines);
     line.split_whitespace().map(|word| if word == "''" { vec![] } else { draw.cased(word) }).collect()
 }
-
-/// CLIENT without what differs from connection to connection or disturbs others.
-const CLIENT: &[&str] = &[
-    "",
-    "FOO",
-    "ID",
-    "ID x",
-    "GETNAME",
-    "GETNAME",
-    "GETNAME x",
-    "SETNAME",
-    "SETNAME me",
-    "SETNAME ''",
-    "SETNAME a b",
-    "INFO",
-    "INFO x",
-    "LIST",
-    "LIST FOO",
-    "LIST ID",
-    "LIST ID 999999",
-    "LIST ID 999999 999998",
-    "LIST ID abc",
-    "LIST ID 0",
-    "LIST TYPE",
-    "LIST TYPE foo",
-    "LIST TYPE pubsub",
-    "LIST TYPE replica x",
-    "NO-EVICT ON",
-    "NO-EVICT off",
-    "NO-EVICT FOO",
-    "NO-EVICT",
-    "REPLY",
-    "REPLY FOO",
-    "REPLY ON",
-    "REPLY ON x",
-    "KILL",
-    "KILL 1.2.3.4:5",
-    "KILL ID",
-    "KILL ID 999999",
-    "KILL ID abc",
-    "KILL ID -1",
-    "KILL ID 999999 SKIPME yes",
-    "KILL ID 999999 SKIPME",
-    "KILL ID 999999 SKIPME maybe",
-    "KILL ID 999999 TYPE normal",
-    "KILL ADDR 1.2.3.4:5",
-    "KILL LADDR 1.2.3.4:5",
-    "KILL TYPE foo",
-    "KILL TYPE pubsub",
-    "KILL TYPE pubsub ID 999999",
-    "KILL USER foo",
-    "KILL USER default ID 999999",
-    "KILL FOO bar",
-    "HELP",
-    "HELP x",
-];
-
-const CONFIG: &[&str] = &[
-    "GET",
-    "GET maxmemory",
-    "GET maxmemory save",
-    "GET maxmemory maxmemory",
-    "GET timeout",
-    "GET time[o]ut",
-    "GET databases",
-    "GET nosuch",
-    "GET maxmemory-policy",
-    "FOO",
-    "SET",
-    "SET maxmemory",
-    "SET maxmemory 0",
-    "SET maxmemory 0 timeout 0",
-    "SET maxmemory 0 maxmemory 0",
-    "SET maxmemory 0 nosuch 1",
-    "SET nosuch 1",
-    "SET save ''",
-    "SET maxclients abc",
-    "SET maxclients 0",
-    "SET databases 5",
-    "SET databases 1",
-    "RESETSTAT",
-    "RESETSTAT x",
-    "REWRITE x",
-    "HELP",
-];
-
-const COMMAND: &[&str] = &[
-    "COUNT",
-    "COUNT x",
-    "FOO",
-    "INFO get",
-    "INFO get nosuch INCR",
-    "INFO nosuch",
-    "LIST FILTERBY",
-    "LIST FILTERBY PATTERN nosuch",
-    "LIST FILTERBY PATTERN incrby",
-    "LIST FILTERBY ACLCAT nosuch",
-    "LIST FILTERBY MODULE foo",
-    "LIST FILTERBY FOO bar",
-    "LIST FOO",
-    "LIST FILTERBY PATTERN a b",
-    "GETKEYS",
-    "GETKEYS get",
-    "GETKEYS get a",
-    "GETKEYS get a b",
-    "GETKEYS MSET a 1 b 2",
-    "GETKEYS mset a 1 b",
-    "GETKEYS ping",
-    "GETKEYS nosuch a",
-    "GETKEYS set a 1 EX 10",
-    "GETKEYS del a b a",
-    "GETKEYS exec",
-    "GETKEYS flushall",
-    "DOCS nosuch",
-    "HELP",
-];
-
-const CLUSTER: &[&str] =
-    &["INFO", "NODES", "SLOTS", "SHARDS", "MYID", "KEYSLOT a", "KEYSLOT", "FOO", "COUNTKEYSINSLOT 0"];
 
 /// The lifetimes from now that a command would give, in milliseconds.
 fn lifetimes_ms(words: &[Word]) -> Vec<i64> {

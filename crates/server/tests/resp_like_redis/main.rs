@@ -12,10 +12,12 @@
 mod compare;
 mod differences;
 mod grammar;
+mod lines;
 #[path = "../resp_support/mod.rs"]
 mod resp_support;
 mod scenes;
 mod script;
+mod server_stories;
 mod servers;
 mod shrink;
 mod stories;
@@ -30,6 +32,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use compare::{Apart, Comparison, Outcome};
 use quipu_wire::differences::DIFFERENCES;
 use script::{Act, Step, Word, show};
+use server_stories::{KEYS, SERVER, TRANSACTIONS};
 use servers::{Pace, Pair};
 use stories::STORIES;
 
@@ -45,7 +48,9 @@ fn kind(apart: &Apart) -> String {
     let word =
         |at: usize| apart.words.get(at).map(|word| word.escape_ascii().to_string()).unwrap_or_default();
     let name = word(0).to_ascii_lowercase();
-    let has_subcommands = ["client", "command", "config", "object", "memory"].contains(&&*name);
+    let has_subcommands =
+        ["client", "command", "config", "object", "memory", "latency", "slowlog", "cluster"]
+            .contains(&&*name);
     let subcommand = if has_subcommands { word(1).to_ascii_lowercase() } else { String::new() };
     let beginning = |reply: &[u8]| reply[..reply.len().min(24)].escape_ascii().to_string();
     format!("{name} {subcommand} {} {}", beginning(&apart.ours), beginning(&apart.theirs))
@@ -95,7 +100,7 @@ fn words(line: &str) -> Vec<Word> {
         .collect()
 }
 
-fn lines(lines: &[&str]) -> Vec<Step> {
+fn script_of(lines: &[&str]) -> Vec<Step> {
     lines.iter().map(|line| Step { connection: 0, act: Act::Ask(words(line)) }).collect()
 }
 
@@ -104,9 +109,9 @@ fn stories_are_answered_as_by_redis() {
     let pair = Pair::start();
     let mut told = Vec::new();
     for pace in [Pace::OneByOne, Pace::Pipelined] {
-        for story in STORIES {
+        for story in [STORIES, SERVER, KEYS, TRANSACTIONS].concat() {
             for greeting in ["HELLO 2", "HELLO 3"] {
-                let script = lines(&[&[greeting], *story].concat());
+                let script = script_of(&[&[greeting], story].concat());
                 match play(&pair, pace, &script) {
                     End::Same => {}
                     End::Documented(name) => told.push(format!("{story:?} shows {name}")),
@@ -122,7 +127,7 @@ fn stories_are_answered_as_by_redis() {
 fn long_pipelines_are_answered_as_by_redis() {
     let pair = Pair::start();
     for seed in 0..8 {
-        let mut script = lines(&[if seed % 2 == 0 { "HELLO 2" } else { "HELLO 3" }]);
+        let mut script = script_of(&[if seed % 2 == 0 { "HELLO 2" } else { "HELLO 3" }]);
         script.extend(scenes::long_pipeline(seed, 5000, seed % 4 < 2));
         match play(&pair, Pace::Pipelined, &script) {
             End::Same => {}
@@ -138,7 +143,7 @@ fn long_pipelines_are_answered_as_by_redis() {
 fn documented_differences_are_as_described() {
     let pair = Pair::start();
     for difference in DIFFERENCES.iter().filter(|difference| !difference.example.is_empty()) {
-        match play(&pair, Pace::OneByOne, &lines(difference.example)) {
+        match play(&pair, Pace::OneByOne, &script_of(difference.example)) {
             End::Documented(name) => assert_eq!(name, difference.name, "{:?}", difference.example),
             End::Same => panic!("{:?} is answered as by Redis: {}", difference.example, difference.name),
             End::Apart(apart) => panic!("{} is told as {apart:?}", difference.name),

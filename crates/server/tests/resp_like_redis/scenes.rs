@@ -8,8 +8,6 @@ use super::vocabulary::Draw;
 pub struct Stage {
     /// Names of the commands both have and that may be drawn.
     pub commands: Vec<&'static str>,
-    /// Whether WATCH is one of them.
-    pub has_watch: bool,
 }
 
 /// The script of a seed.
@@ -133,13 +131,11 @@ impl<'d> Scene<'d> {
         let name = match (is_within, self.draw.within(0..10)) {
             (true, 0..3) => "exec",
             (true, 3) => "discard",
-            (true, 4) if stage.has_watch && self.transactions > 2 => {
-                *self.draw.pick(&["multi", "watch", "unwatch", "reset"])
-            }
+            (true, 4) if self.transactions > 2 => *self.draw.pick(&["multi", "watch", "unwatch", "reset"]),
             (true, 4) => *self.draw.pick(&["multi", "unwatch", "reset"]),
             (true, _) => return self.ordinary(stage),
             (false, 0..4) => "multi",
-            (false, 4..8) if stage.has_watch && self.transactions > 2 => "watch",
+            (false, 4..8) if self.transactions > 2 => "watch",
             (false, 8) => *self.draw.pick(&["exec", "discard", "unwatch"]),
             (false, _) => return self.ordinary(stage),
         };

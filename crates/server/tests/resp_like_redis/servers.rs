@@ -75,8 +75,7 @@ impl Pair {
             .filter(is_shared)
             .filter(|name| grammar::is_played(name))
             .collect();
-        let has_watch = self.ours().ask("WATCH a") == "+OK|";
-        Stage { commands, has_watch }
+        Stage { commands }
     }
 
     fn ours(&self) -> Client {

@@ -1,5 +1,6 @@
 //! CONFIG: settings of Redis that clients and tools ask for, with the values that describe this server.
 
+use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 
 use quipu_wire::commands::Command;
@@ -12,8 +13,13 @@ use crate::resp::Shared;
 use crate::resp::admission::KEEP_ALIVE;
 use crate::resp::inbox::Message;
 
+/// What maxclients may be, as in Redis.
+const CONNECTIONS_ALLOWED: RangeInclusive<u32> = 1..=u32::MAX;
+/// What timeout may be, as in Redis.
+const IDLE_S_ALLOWED: RangeInclusive<u32> = 0..=i32::MAX as u32;
 /// Parameters that Redis does not let anyone set, not even to what they are.
 const IMMUTABLE: [&str; 3] = ["cluster-enabled", "databases", "io-threads"];
+const CANNOT_BE_SET: &str = "can't set immutable config";
 
 /// Answers a subcommand.
 pub fn answer(
@@ -25,7 +31,7 @@ pub fn answer(
     match command {
         Command::ConfigGet => {
             let parameters = parameters(shared);
-            let found = wanted(&parameters, operands);
+            let found = asked(&parameters, operands);
             encoder.map(found.len());
             for (name, value) in found {
                 encoder.bulk(name);
@@ -45,22 +51,23 @@ pub fn answer(
     Ok(())
 }
 
-/// The parameters asked for, each once; one that is asked for by its name is answered in the spelling it was asked in.
-fn wanted<'p>(
+/// The parameters that any of the patterns asks for, each once. A name that is no pattern is answered as it was spelled.
+fn asked<'p>(
     parameters: &'p [(&'static str, String)],
     patterns: Arguments<'_, 'p>,
 ) -> Vec<(&'p [u8], &'p String)> {
     let mut found: Vec<(&[u8], &String)> = Vec::new();
     for pattern in patterns.iter() {
-        let is_name = !pattern.iter().any(|byte| b"[*?".contains(byte));
+        let is_pattern = pattern.iter().any(|byte| b"[*?".contains(byte));
         for (name, value) in parameters {
             let name = name.as_bytes();
-            let is_meant = match is_name {
-                true => pattern.eq_ignore_ascii_case(name),
-                false => matches_ignoring_case(pattern, name),
+            let is_meant = if is_pattern {
+                matches_ignoring_case(pattern, name)
+            } else {
+                pattern.eq_ignore_ascii_case(name)
             };
-            if is_meant && !found.iter().any(|(before, _)| before.eq_ignore_ascii_case(name)) {
-                found.push((if is_name { pattern } else { name }, value));
+            if is_meant && !found.iter().any(|(known, _)| known.eq_ignore_ascii_case(name)) {
+                found.push((if is_pattern { name } else { pattern }, value));
             }
         }
     }
@@ -98,38 +105,41 @@ fn parameters(shared: &Shared) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// What CONFIG SET changes.
-#[derive(Default)]
-struct Changes {
-    connections_max: Option<usize>,
-    idle_s: Option<u64>,
-}
-
-/// All or none: every pair is checked before one is set. What cannot be changed may be set to what it is.
+/// All or none: every pair is checked before one is set, first the names and then the values, as in Redis. What cannot be
+/// changed may be set to what it is.
 fn set(shared: &Shared, operands: Arguments<'_, '_>) -> Result<(), Complaint> {
     if !operands.len().is_multiple_of(2) {
         return Err(errors::SYNTAX.into());
     }
     let parameters = parameters(shared);
-    let known = |word: &[u8]| parameters.iter().find(|(name, _)| word.eq_ignore_ascii_case(name.as_bytes()));
-    let pairs = || operands.iter().step_by(2).zip(operands.iter().skip(1).step_by(2));
-    if let Some((unknown, _)) = pairs().find(|(word, _)| known(word).is_none()) {
-        let text = "ERR Unknown option or number of arguments for CONFIG SET - '";
-        return Err(errors::quoting(text, unknown, "'").into());
-    }
-    let (mut changes, mut seen) = (Changes::default(), Vec::new());
-    for (word, value) in pairs() {
-        let Some((name, current)) = known(word) else { continue };
-        if seen.contains(name) {
+    let mut pairs: Vec<(&(&'static str, String), &[u8], &[u8])> = Vec::new();
+    for (word, value) in operands.iter().step_by(2).zip(operands.iter().skip(1).step_by(2)) {
+        let found = parameters.iter().find(|(name, _)| word.eq_ignore_ascii_case(name.as_bytes()));
+        let Some(parameter) = found else {
+            let unknown = "ERR Unknown option or number of arguments for CONFIG SET - '";
+            return Err(errors::quoting(unknown, word, "'").into());
+        };
+        if IMMUTABLE.contains(&parameter.0) {
+            return Err(failed(word, CANNOT_BE_SET));
+        }
+        if pairs.iter().any(|(before, ..)| before.0 == parameter.0) {
             return Err(failed(word, "duplicate parameter"));
         }
-        seen.push(name);
-        changes.read(name, word, value, current)?;
+        pairs.push((parameter, word, value));
     }
-    if let Some(number) = changes.connections_max {
-        shared.connections_max.store(number, Ordering::Relaxed);
+    let (mut connections_max, mut idle_s) = (None, None);
+    for ((name, current), word, value) in pairs {
+        match *name {
+            "maxclients" => connections_max = Some(number(name, value, CONNECTIONS_ALLOWED)?),
+            "timeout" => idle_s = Some(number(name, value, IDLE_S_ALLOWED)?),
+            _ if value != current.as_bytes() => return Err(failed(word, CANNOT_BE_SET)),
+            _ => {}
+        }
     }
-    if let Some(seconds) = changes.idle_s {
+    if let Some(number) = connections_max {
+        shared.connections_max.store(number as usize, Ordering::Relaxed);
+    }
+    if let Some(seconds) = idle_s {
         shared.idle_ms.store(seconds * 1000, Ordering::Relaxed);
         // They sleep for as long as nobody sends anything.
         shared.inboxes.iter().for_each(|inbox| inbox.push(Message::Look));
@@ -137,37 +147,17 @@ fn set(shared: &Shared, operands: Arguments<'_, '_>) -> Result<(), Complaint> {
     Ok(())
 }
 
-impl Changes {
-    fn read(&mut self, name: &str, word: &[u8], value: &[u8], current: &str) -> Result<(), Complaint> {
-        // Redis names what cannot be set as it was spelled, and what was set wrongly by its name.
-        let failed_here = |why: &str| failed(name.as_bytes(), why);
-        let number =
-            || parse_i64(value).ok_or_else(|| failed_here("argument couldn't be parsed into an integer"));
-        match name {
-            "maxclients" => {
-                let number = number()?;
-                if !(1..=u32::MAX.into()).contains(&number) {
-                    return Err(failed_here("argument must be between 1 and 4294967295 inclusive"));
-                }
-                self.connections_max = Some(number as usize);
-            }
-            "timeout" => {
-                let number = number()?;
-                if !(0..=i32::MAX.into()).contains(&number) {
-                    return Err(failed_here("argument must be between 0 and 2147483647 inclusive"));
-                }
-                self.idle_s = Some(number as u64);
-            }
-            _ if IMMUTABLE.contains(&name) || value != current.as_bytes() => {
-                return Err(failed(word, "can't set immutable config"));
-            }
-            _ => {}
-        }
-        Ok(())
-    }
+/// Redis names what cannot be set as it was spelled, and what was set wrongly by its name.
+fn failed(name: &[u8], why: &str) -> Complaint {
+    let failed = "ERR CONFIG SET failed (possibly related to argument '";
+    errors::quoting(failed, name, &format!("') - {why}")).into()
 }
 
-fn failed(name: &[u8], why: &str) -> Complaint {
-    let text = "ERR CONFIG SET failed (possibly related to argument '";
-    errors::quoting(text, name, &format!("') - {why}")).into()
+fn number(name: &str, text: &[u8], allowed: RangeInclusive<u32>) -> Result<u64, Complaint> {
+    let failed = |why: &str| failed(name.as_bytes(), why);
+    let number = parse_i64(text).ok_or_else(|| failed("argument couldn't be parsed into an integer"))?;
+    let number = u32::try_from(number).ok().filter(|number| allowed.contains(number));
+    let (least, most) = allowed.into_inner();
+    let outside = || failed(&format!("argument must be between {least} and {most} inclusive"));
+    number.map(u64::from).ok_or_else(outside)
 }
