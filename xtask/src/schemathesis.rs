@@ -42,14 +42,15 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let folder = top().join("xtask/schemathesis");
     let mut command = Command::new(python.join("bin/schemathesis"));
     command
-        .current_dir(&folder)
+        // What it keeps between runs goes where it is started.
+        .current_dir(scratch.path())
         .arg("--config-file")
         .arg(folder.join("schemathesis.toml"))
         .args(["run", &format!("http://{http}/openapi.json"), "--checks", "all"])
         .args(["--max-time", &arguments.seconds.to_string()])
-        // Hypothesis keeps what it learned in the current folder otherwise.
-        .env("HYPOTHESIS_STORAGE_DIRECTORY", scratch.path().join("hypothesis"))
-        .env("SCHEMATHESIS_CACHE_DIR", scratch.path().join("cache"));
+        .env("SCHEMATHESIS_HOOKS", "hooks")
+        .env("PYTHONPATH", &folder)
+        .env("PYTHONDONTWRITEBYTECODE", "1");
     if let Some(seed) = arguments.seed {
         command.args(["--seed", &seed.to_string()]);
     }
