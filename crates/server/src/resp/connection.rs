@@ -40,6 +40,8 @@ pub struct Connection {
     pub closing: bool,
     /// Already in the list of connections of this wake-up.
     pub touched: bool,
+    /// Already in the queue for a further turn.
+    pub queued: bool,
     /// Since when the other end has taken nothing of what waits for it.
     pub blocked_since_ms: Option<u64>,
     /// Already in the loop's list of blocked connections.
@@ -100,6 +102,7 @@ impl Connection {
             backlog: false,
             closing: false,
             touched: false,
+            queued: false,
             blocked_since_ms: None,
             listed_as_blocked: false,
             counted_bytes: 0,
@@ -134,6 +137,16 @@ impl Connection {
     pub fn take_paused(&mut self, output_bytes_max: usize) -> Option<Waiting> {
         let has_room = self.unsent() <= output_bytes_max;
         self.waiting.take_if(|waiting| waiting.paused && has_room)
+    }
+
+    /// Leaves the rest of a pipeline to the next turn, if there is a rest.
+    pub fn pause(&mut self, rest: Waiting) {
+        let is_last = rest.next == rest.pipeline.len() && self.input.len() == rest.taken;
+        if is_last && self.protocol_error.is_none() {
+            self.input = Vec::new();
+        } else {
+            self.waiting = Some(Waiting { paused: true, draft: Draft::default(), ..rest });
+        }
     }
 
     /// Keeps what is not `done` of its input.

@@ -9,6 +9,7 @@
 //! Interests are registered once and edge-triggered; a read that leaves room in the buffer has emptied the socket. So
 //! a wake-up costs one poll, and one read and one write for each connection.
 
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -65,8 +66,8 @@ pub struct EventLoop {
     spare_outputs: Vec<Vec<u8>>,
     /// Connections served in this wake-up.
     touched: Vec<Token>,
-    /// Connections that have more to be served and get no event for it.
-    again: Vec<Token>,
+    /// Connections that have more to be served, and wait for their next turn.
+    again: VecDeque<Token>,
     pub(super) pressure: Pressure,
     revealed: Option<u64>,
     commands: u64,
@@ -93,7 +94,7 @@ impl EventLoop {
             read_buffer: vec![0; READ_BYTES].into_boxed_slice(),
             spare_outputs: Vec::new(),
             touched: Vec::new(),
-            again: Vec::new(),
+            again: VecDeque::new(),
             pressure,
             revealed: None,
             commands: 0,
@@ -111,9 +112,7 @@ impl EventLoop {
                 polled => polled?,
             }
             self.now_ms = self.shared.clock.now_ms();
-            for token in std::mem::take(&mut self.again) {
-                self.touch(token);
-            }
+            self.touch_queued();
             for event in &events {
                 match event.token() {
                     LISTENER => self.acceptable = true,
@@ -123,7 +122,9 @@ impl EventLoop {
                             connection.readable |= event.is_readable() || event.is_error();
                             connection.writable |= event.is_writable();
                             connection.ended |= event.is_read_closed() || event.is_error();
-                            self.touch(token);
+                            if !connection.queued {
+                                self.touch(token);
+                            }
                         }
                     }
                 }
@@ -143,18 +144,20 @@ impl EventLoop {
     }
 
     fn wake_up(&mut self) {
+        let to_serve = self.touched.len();
         for message in self.shared.inboxes[self.index].take() {
             self.receive_message(message);
         }
         if self.acceptable {
             self.accept();
         }
-        self.pressure.begin_wakeup(self.touched.len());
-        for at in 0..self.touched.len() {
+        self.pressure.begin_wakeup(to_serve);
+        for at in 0..to_serve {
             self.serve(self.touched[at]);
         }
         self.turn().execute_rest();
         self.round.end_wakeup();
+        self.pressure.end_turns();
         let settled = match self.revealed.take() {
             Some(offset) => self.shared.counters.settle(offset),
             None => Ok(()),
@@ -172,6 +175,18 @@ impl EventLoop {
         }
     }
 
+    /// Some of those that wait for their next turn have it now.
+    fn touch_queued(&mut self) {
+        let turns = self.again.len().min(self.pressure.further_turns());
+        for _ in 0..turns {
+            let Some(token) = self.again.pop_front() else { return };
+            if let Some(connection) = self.connections.get_mut(token) {
+                connection.queued = false;
+                self.touch(token);
+            }
+        }
+    }
+
     /// Puts a connection on the list of this wake-up, once.
     fn touch(&mut self, token: Token) {
         let Some(connection) = self.connections.get_mut(token) else { return };
@@ -186,10 +201,10 @@ impl EventLoop {
         match message {
             Message::Accepted(socket, peer) => self.adopt(socket, peer),
             Message::Finished { token, batch, result } => {
-                self.resume(token, |turn, connection| turn.finish(connection, token, batch, result));
+                self.resume(token, |turn, connection| turn.finish(connection, batch, result));
             }
             Message::Answered { token, reply } => {
-                self.resume(token, |turn, connection| turn.answer(connection, token, &reply));
+                self.resume(token, |_, connection| Turn::answer(connection, &reply));
             }
             Message::Close(token) => {
                 self.touch(token);
@@ -204,15 +219,14 @@ impl EventLoop {
         }
     }
 
-    /// What a connection waited for is there. The connection may be gone.
-    fn resume(&mut self, token: Token, go_on: impl FnOnce(&mut Turn<'_>, &mut Connection)) {
+    /// What a connection waited for is there. It is sent in this wake-up, and the rest of its pipeline has a turn of its
+    /// own. The connection may be gone.
+    fn resume(&mut self, token: Token, answer: impl FnOnce(&mut Turn<'_>, &mut Connection)) {
         self.touch(token);
         let Some(mut connection) = self.connections.take(token) else { return };
-        go_on(&mut self.turn(), &mut connection);
+        answer(&mut self.turn(), &mut connection);
         connection.closing |= self.stop_at_ms.is_some() && connection.waiting.is_none();
         self.connections.put_back(token, connection);
-        // It may get a turn of its own in this wake-up; a round has one part of each connection.
-        self.turn().execute_rest();
     }
 
     fn turn(&mut self) -> Turn<'_> {
@@ -314,7 +328,8 @@ impl EventLoop {
             self.pressure.blocked.push(token);
         }
         if connection.has_more_to_serve(self.shared.options.output_bytes_max) {
-            self.again.push(token);
+            connection.queued = true;
+            self.again.push_back(token);
         }
         self.connections.put_back(token, connection);
     }

@@ -3,6 +3,7 @@
 //! | what | bound | at the bound |
 //! |---|---|---|
 //! | bytes read in a wake-up | [`WAKEUP_BYTES`], shared by the connections that are ready | the rest waits in the sockets, and then at the other ends |
+//! | connections with a further turn in it | as many as that is enough for | the others wait for theirs in a queue |
 //! | replies made in one turn | [`TURN_OUTPUT_BYTES`] | the turn ends, others have theirs, the pipeline goes on after that |
 //! | replies a connection does not take | `output_bytes_max` | nothing more is read from it until it does |
 //! | how long it takes none | `stalled_ms` | it is closed |
@@ -13,16 +14,20 @@
 //! sockets, which have a bound of their own.
 
 use std::cmp::Reverse;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use mio::Token;
 
 use super::connection::Connection;
 use super::event_loop::{EventLoop, READ_BYTES, TICK};
 
-/// What a wake-up reads from all connections together: some ten thousand commands, a few milliseconds. A client with one
-/// command waits so long behind those that send without end.
-const WAKEUP_BYTES: usize = 1024 * 1024;
+/// What a wake-up reads from all connections together, at most and at least. Between them it is what takes about
+/// [`WAKEUP_TARGET`]: commands differ a hundredfold in what they cost.
+const WAKEUP_BYTES: RangeInclusive<usize> = 64 * 1024..=1024 * 1024;
+/// A client with one command waits so long behind those that send without end.
+const WAKEUP_TARGET: Duration = Duration::from_millis(10);
 /// What a connection may read even so: a read should be worth its system call.
 const TURN_BYTES_MIN: usize = 4 * 1024;
 /// Replies made in one turn, counted when a draft is full: a pipeline of CLIENT LIST must not become gigabytes before the
@@ -42,8 +47,12 @@ pub struct Pressure {
     published_bytes: usize,
     /// The share of this loop in what all may hold.
     held_bytes_max: usize,
+    /// What a wake-up may read.
+    wakeup_bytes: usize,
     /// What one connection may read in this wake-up.
     turn_bytes: usize,
+    /// When this wake-up began, if it is worth knowing.
+    began_at: Option<Instant>,
     /// Connections whose replies are not taken.
     pub blocked: Vec<Token>,
     /// When to look at them again.
@@ -72,7 +81,9 @@ impl Pressure {
             held_bytes: 0,
             published_bytes: 0,
             held_bytes_max,
+            wakeup_bytes: *WAKEUP_BYTES.end(),
             turn_bytes: READ_BYTES,
+            began_at: None,
             blocked: Vec::new(),
             look_at_blocked_ms: 0,
             look_for_idle_ms: 0,
@@ -80,10 +91,29 @@ impl Pressure {
         }
     }
 
+    /// How many of those that always have more to be served have a turn in the next wake-up. Who sends a command now and
+    /// then is served in every wake-up.
+    pub fn further_turns(&self) -> usize {
+        self.wakeup_bytes / TURN_BYTES_MIN
+    }
+
     /// A wake-up begins that serves so many connections.
     #[inline]
     pub fn begin_wakeup(&mut self, connections: usize) {
-        self.turn_bytes = (WAKEUP_BYTES / connections.max(1)).clamp(TURN_BYTES_MIN, READ_BYTES);
+        self.turn_bytes = (self.wakeup_bytes / connections.max(1)).clamp(TURN_BYTES_MIN, READ_BYTES);
+        self.began_at = (self.turn_bytes < READ_BYTES).then(Instant::now);
+    }
+
+    /// All have had their turn: the next wake-up may read more or less.
+    #[inline]
+    pub fn end_turns(&mut self) {
+        let Some(began_at) = self.began_at else { return };
+        let took = began_at.elapsed();
+        if took > WAKEUP_TARGET {
+            self.wakeup_bytes = (self.wakeup_bytes / 2).max(*WAKEUP_BYTES.start());
+        } else if took < WAKEUP_TARGET / 2 {
+            self.wakeup_bytes = (self.wakeup_bytes * 2).min(*WAKEUP_BYTES.end());
+        }
     }
 
     /// What one connection may read now.

@@ -71,35 +71,25 @@ impl Turn<'_> {
     }
 
     /// A batch that was pending is done.
-    pub fn finish(
-        &mut self,
-        connection: &mut Connection,
-        token: Token,
-        batch: Batch,
-        result: Result<u64, Unavailable>,
-    ) {
+    pub fn finish(&mut self, connection: &mut Connection, batch: Batch, result: Result<u64, Unavailable>) {
         let Some(mut waiting) = connection.waiting.take() else { return };
         waiting.draft.batch = batch;
         let result = result.map(|offset| self.reveal(offset));
         self.render(connection, waiting.draft.view(), result.as_ref().copied(), waiting.now_ms);
-        self.go_on(connection, token, waiting);
+        connection.pause(waiting);
     }
 
     /// A job of the background is done.
-    pub fn answer(&mut self, connection: &mut Connection, token: Token, reply: &[u8]) {
+    pub fn answer(connection: &mut Connection, reply: &[u8]) {
         let Some(waiting) = connection.waiting.take() else { return };
         if !waiting.muted {
             connection.output.extend_from_slice(reply);
         }
-        self.go_on(connection, token, waiting);
+        connection.pause(waiting);
     }
 
     /// Runs the rest of the pipeline that had to wait, and what was received meanwhile.
     pub fn go_on(&mut self, connection: &mut Connection, token: Token, waiting: Waiting) {
-        if connection.unsent() > self.shared.options.output_bytes_max {
-            connection.waiting = Some(Waiting { paused: true, draft: Draft::default(), ..waiting });
-            return;
-        }
         let Waiting { pipeline, taken, next, .. } = waiting;
         let mut input = std::mem::take(&mut connection.input);
         self.run(connection, token, pipeline, &input[..taken], next);
@@ -148,7 +138,7 @@ impl Turn<'_> {
                 self.wait_for_job(connection, token, job, Waiting { pipeline, next, muted, ..waiting });
             }
             Stop::Paused { next } => {
-                connection.waiting = Some(Waiting { pipeline, next, paused: true, ..waiting });
+                connection.pause(Waiting { pipeline, next, ..waiting });
             }
         }
     }
