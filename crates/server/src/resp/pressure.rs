@@ -151,8 +151,9 @@ impl Connection {
     /// What it takes of the memory for buffers.
     #[inline]
     fn held_bytes(&self) -> usize {
-        let transaction = self.session.transaction.as_ref().map_or(0, |transaction| transaction.frames.len());
-        self.output.len() + self.input.len() + transaction + self.session.watched.held_bytes()
+        let queued = self.session.transaction.as_ref().map_or(0, |transaction| transaction.frames.len());
+        let staged = self.session.staged.as_ref().map_or(0, |staged| staged.held_bytes());
+        self.output.len() + self.input.len() + queued + staged + self.session.watched.held_bytes()
     }
 }
 

@@ -23,7 +23,6 @@ use super::session::{Mute, Transaction};
 const TRANSACTION_FULL: &str = "ERR the transaction is too large";
 const REPLIES_FULL: &str =
     "EXECABORT Transaction discarded because of: its replies are too large, ask for less at a time";
-const REPLY_FULL: &str = "ERR the replies of this transaction are too large, ask for less at a time";
 
 /// A transaction that is executed in steps.
 #[derive(Debug)]
@@ -36,10 +35,19 @@ pub struct Staged {
     next: usize,
     /// What became of the counters.
     pub outcome: Outcome,
-    /// The whole of it is not answered, because of CLIENT REPLY SKIP before it.
-    skipped: bool,
     /// The connection was killed by the transaction itself.
     closes: bool,
+}
+
+impl Staged {
+    /// What it takes of the memory for buffers.
+    pub fn held_bytes(&self) -> usize {
+        let replies = match &self.outcome {
+            Outcome::Done(replies) => replies.iter().map(Vec::len).sum(),
+            _ => 0,
+        };
+        self.frames.len() + replies
+    }
 }
 
 /// What became of the counters of a staged transaction.
@@ -155,7 +163,6 @@ impl Interpreter<'_> {
             begun: false,
             next: 0,
             outcome: Outcome::Unknown,
-            skipped: false,
             closes: false,
         }));
         // The answers begin when this is asked again.
@@ -210,10 +217,6 @@ impl Interpreter<'_> {
         };
         if !staged.begun {
             staged.begun = true;
-            staged.skipped = self.session.mute == Mute::Next;
-            if staged.skipped {
-                self.session.mute = Mute::No;
-            }
             let count = staged.pipeline.len();
             self.answer_part(&staged, |this| {
                 this.draft.literal(this.session.protocol, |encoder| encoder.array(count));
@@ -226,6 +229,11 @@ impl Interpreter<'_> {
         for arguments in pipeline.commands(&frames).skip(staged.next) {
             let Ok(spec) = resolve(arguments) else { continue };
             let command = spec.command;
+            // The rest is answered when the client has taken what is too much.
+            if self.draft.is_full() {
+                waits_for = Some(Step::Alone);
+                break;
+            }
             match job(command, arguments) {
                 Some(Ok(_)) if !self.draft.is_empty() => {
                     waits_for = Some(Step::Alone);
@@ -234,7 +242,7 @@ impl Interpreter<'_> {
                 Some(Ok(job)) => {
                     self.count(command);
                     staged.next += 1;
-                    let muted = staged.skipped || staged.closes || self.session.mute == Mute::All;
+                    let muted = staged.closes || self.session.mute == Mute::All;
                     waits_for = Some(Step::Background { job, muted, again: true });
                     break;
                 }
@@ -245,10 +253,6 @@ impl Interpreter<'_> {
                         this.draft.fixed(&reply);
                         Ok(false)
                     });
-                }
-                // Its counters are done by now; only what is answered at once can grow without bound.
-                None if self.draft.literals.len() > self.shared.options.output_bytes_max => {
-                    self.answer_part(&staged, |_| Err(REPLY_FULL.into()));
                 }
                 None => {
                     self.count(command);
@@ -271,15 +275,10 @@ impl Interpreter<'_> {
 
     /// The answer to a staged transaction that was not run.
     fn conclude(&mut self, staged: &Staged, write: impl FnOnce(&mut Encoder<'_>)) -> Step {
-        let was_next = self.session.mute == Mute::Next;
-        if was_next {
-            self.session.mute = Mute::No;
-        } else {
-            self.answer_part(staged, |this| {
-                this.draft.literal(this.session.protocol, write);
-                Ok(false)
-            });
-        }
+        self.answer_part(staged, |this| {
+            this.draft.literal(this.session.protocol, write);
+            Ok(false)
+        });
         Step::Drafted
     }
 
@@ -295,7 +294,7 @@ impl Interpreter<'_> {
             self.complain(&complaint);
             false
         });
-        if staged.skipped || staged.closes || self.session.mute == Mute::All {
+        if staged.closes || self.session.mute == Mute::All {
             self.draft.plans.truncate(plans);
             self.draft.literals.truncate(literals);
         }

@@ -26,6 +26,8 @@ enum Rule {
     Unordered,
     /// A page of a walk: cursors are each server's own.
     Page,
+    /// One of several: only whether there is one is compared.
+    Drawn,
     /// The fields of HELLO but for those that name the server and the connection.
     Greeting,
     /// Descriptions of commands but for the last field: some have fewer subcommands here.
@@ -42,15 +44,19 @@ fn rule(words: &[Word]) -> Rule {
         (b"expiretime", _) => Rule::Moment(1000),
         (b"pexpiretime", _) => Rule::Moment(1),
         (b"keys", _) | (b"config", b"get") => Rule::Unordered,
-        (b"scan", b"0") => Rule::Page,
+        (b"scan", b"0" | b"00" | b"+0" | b"") => Rule::Page,
         (b"scan", _) => Rule::Own,
         (b"hello", _) => Rule::Greeting,
         (b"command", b"info" | b"list") if words.len() == 2 => Rule::Own,
         (b"command", b"info") => Rule::Specifications,
         (b"command", b"" | b"count" | b"docs") => Rule::Own,
         (b"client", b"id" | b"info" | b"list") => Rule::Own,
-        (b"time" | b"info" | b"randomkey" | b"role" | b"lolwut", _) => Rule::Own,
-        (b"memory" | b"latency" | b"slowlog", _) => Rule::Own,
+        (b"info", b"cluster" | b"modules" | b"nosuch") => Rule::Exact,
+        (b"randomkey", _) => Rule::Drawn,
+        (b"time" | b"info", _) => Rule::Own,
+        (b"memory", b"usage" | b"stats" | b"doctor") => Rule::Own,
+        (b"latency", b"latest" | b"doctor" | b"histogram") => Rule::Own,
+        (b"slowlog", b"get" | b"len") => Rule::Own,
         (b"object", b"idletime" | b"freq") => Rule::Own,
         (b"cluster", b"myid" | b"nodes" | b"slots" | b"shards" | b"info") => Rule::Own,
         (_, b"help") => Rule::Own,
@@ -190,6 +196,7 @@ fn same(rule: Rule, ours: &Value, theirs: &Value) -> bool {
             (Some([_, Value::Array(_)]), Some([_, Value::Array(_)])) => true,
             _ => false,
         },
+        Rule::Drawn => ours.as_bytes().is_some() == theirs.as_bytes().is_some(),
         Rule::Greeting => greeting(ours) == greeting(theirs),
         Rule::Specifications => match (ours.as_elements(), theirs.as_elements()) {
             (Some(ours), Some(theirs)) => {

@@ -25,7 +25,7 @@ type Sign = fn(&Seen<'_>) -> bool;
 /// How each documented difference looks. In the order of the list, which a test compares.
 const SIGNS: &[(&str, Sign)] = &[
     ("integer values", |seen| {
-        let stores = ["set", "setnx", "setex", "psetex", "getset", "mset", "msetnx"];
+        let stores = ["set", "setnx", "setex", "psetex", "getset", "mset", "msetnx", "restore"];
         stores.contains(&&*seen.word(0)) && seen.ours == b"-ERR value is not an integer or out of range\r\n"
     }),
     ("other types", |seen| {

@@ -87,15 +87,16 @@ pub fn may_be_born_expired(words: &[Word]) -> bool {
 
 /// One word too many, too few, or another.
 fn spoil(draw: &mut Draw, name: &str, words: &mut Vec<Word>) {
-    // Redis would keep what it was told.
-    let at = if name == "config" { 0 } else { draw.within(0..words.len()) };
+    // Redis would keep what it was told, or wait for replicas that never come.
+    let is_delicate = ["config", "wait"].contains(&name);
+    let at = if is_delicate { 0 } else { draw.within(0..words.len()) };
     match draw.within(0..5) {
         _ if draw.is_tame() => words.truncate(at.max(1)),
         0 if at > 0 => drop(words.remove(at)),
         1 => words.truncate(at.max(1)),
         2 if at > 0 => words.insert(at, words[at].clone()),
         3 if at > 0 => words[at] = draw.number(),
-        _ if name != "config" => {
+        _ if !is_delicate => {
             let word =
                 if draw.one_in(2) { draw.number() } else { draw.word(&["FOO", "NX", "EX", "GET", ""]) };
             words.push(word);

@@ -4,7 +4,6 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub mod scripted;
-pub mod stories;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

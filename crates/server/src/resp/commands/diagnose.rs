@@ -24,7 +24,7 @@ pub fn answer(
             encoder.verbatim(b"txt", LOOK_AT_METRICS.as_bytes());
         }
         Command::LatencyGraph => {
-            return Err([b"ERR No samples available for event '", operands.name(), b"'"].concat().into());
+            return Err(errors::quoting("ERR No samples available for event '", operands.name(), "'").into());
         }
         Command::LatencyHistogram => encoder.map(0),
         Command::LatencyReset | Command::SlowLogLen => encoder.integer(0),
