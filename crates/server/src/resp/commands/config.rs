@@ -112,7 +112,7 @@ fn set(shared: &Shared, operands: Arguments<'_, '_>) -> Result<(), Complaint> {
         return Err(errors::SYNTAX.into());
     }
     let parameters = parameters(shared);
-    let mut pairs: Vec<(&(&'static str, String), &[u8], &[u8])> = Vec::new();
+    let mut pairs = Vec::<(&(_, String), &[u8], &[u8])>::new();
     for (word, value) in operands.iter().step_by(2).zip(operands.iter().skip(1).step_by(2)) {
         let found = parameters.iter().find(|(name, _)| word.eq_ignore_ascii_case(name.as_bytes()));
         let Some(parameter) = found else {
