@@ -49,7 +49,10 @@ fn numbers_are_grouped_and_counters_are_a_table() {
                 "s:*        -  1,000,000  refuse  1h   allowed\n",
             ],
         ),
-        (&["config", "show"], &["SETTING ", "FROM\n", "memory             1GiB            default\n"]),
+        (
+            &["config", "show"],
+            &["SETTING             VALUE", "FROM\n", "memory              1GiB            default\n"],
+        ),
     ] {
         let (code, text) = plain(arguments);
         assert_eq!(code, Some(0), "{arguments:?}: {text}");

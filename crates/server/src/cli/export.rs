@@ -204,13 +204,13 @@ mod tests {
             (
                 r#"{"counterKey":"a","value":5,"version":2,"updatedAt":"t"}"#,
                 "a,,5,,2,t\n",
-                "{\"key\":\"a\",\"updatedAt\":\"t\",\"value\":5,\"version\":2}\n",
+                "{\"key\":\"a\",\"value\":5,\"version\":2,\"updatedAt\":\"t\"}\n",
             ),
             (
                 r#"{"keyBase64":"/w==","value":-9007199254740993,"version":1,"expiresAt":"e"}"#,
                 ",/w==,-9007199254740993,e,1,\n",
-                "{\"expiresAt\":\"e\",\"keyBase64\":\"/w==\",\"value\":-9007199254740993,\
-                  \"valueText\":\"-9007199254740993\",\"version\":1}\n",
+                "{\"keyBase64\":\"/w==\",\"value\":-9007199254740993,\
+                  \"valueText\":\"-9007199254740993\",\"expiresAt\":\"e\",\"version\":1}\n",
             ),
             (
                 r#"{"counterKey":"a,\"b\"\n","value":0}"#,

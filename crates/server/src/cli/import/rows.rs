@@ -235,7 +235,7 @@ mod tests {
             (
                 "{\"key\":\"a\",\"value\":1.5}\n{\"key\":\"a\",\"value\":1}",
                 &[
-                    "1: invalid type: floating point `1.5`, expected a whole number from -2^63 to 2^63-1, plain or as a string at column 22",
+                    "1: invalid value: floating point `1.5`, expected a whole number from -2^63 to 2^63-1, plain or as a string at column 22",
                     "2 a 1",
                 ],
             ),

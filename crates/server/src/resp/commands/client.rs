@@ -54,7 +54,10 @@ fn set_info(session: &Session, attribute: &[u8], value: &[u8]) -> Drafted {
 
 fn reply(draft: &mut Draft, session: &mut Session, mode: &[u8]) -> Drafted {
     if is_option(mode, "on") {
-        session.mute = Mute::No;
+        // Inside EXEC what SKIP has promised for the next command stays promised, as in Redis.
+        if session.mute != Mute::Next {
+            session.mute = Mute::No;
+        }
         draft.fixed(b"+OK\r\n");
     } else if is_option(mode, "off") {
         session.mute = Mute::All;

@@ -68,6 +68,8 @@ fn read_restored(time: &[u8], payload: &[u8], is_absolute: bool) -> Result<(i64,
     let expiry = match ms {
         0 => Expiry::Clear,
         ms if is_absolute => Expiry::At(ms),
+        // So far away that Redis's sum with the present is a past time.
+        ms if ms > i64::MAX as u64 - (1 << 42) => Expiry::At(1),
         ms => Expiry::In(ms),
     };
     Ok((value, expiry))
