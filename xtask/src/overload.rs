@@ -48,6 +48,9 @@ const SLOW_MS_MIN: f64 = 5.0;
 /// around them (batches at work, the allocator's slack, checkpoints).
 const GROWTH_BYTES_MAX: u64 = 512 << 20;
 
+/// The default, and the hardest.
+const DURABILITY: &str = "sync";
+
 /// Few, so that their sum is quickly verified.
 const KEYS: u64 = 100_000;
 
@@ -81,6 +84,8 @@ const DOORS: [Door; 2] = [
 #[serde(rename_all = "camelCase")]
 pub struct Overloads {
     seconds: u64,
+    /// The `--durability` of quipu.
+    durability: String,
     doors: Vec<Overload>,
 }
 
@@ -137,12 +142,13 @@ pub fn measure(bench: &Bench, arguments: &Arguments) -> Result<Overloads> {
     for door in DOORS.iter().filter(|door| bench.wants(door.name)) {
         doors.push(flood(bench, door, seconds).with_context(|| door.name.to_string())?);
     }
-    Ok(Overloads { seconds, doors })
+    Ok(Overloads { seconds, durability: DURABILITY.into(), doors })
 }
 
 fn flood(bench: &Bench, door: &Door, seconds: u64) -> Result<Overload> {
     let folder = Scratch::new("overload")?;
-    let mut server = Server::quipu(&bench.binary, &folder.path().join("quipu"), &["--durability", "sync"])?;
+    let mut server =
+        Server::quipu(&bench.binary, &folder.path().join("quipu"), &["--durability", DURABILITY])?;
     Load::of_keys(KEYS).offer(&bench.binary, &server)?;
     let load = || {
         let load = Load::new("incr").with("--pipeline", door.pipeline).with("--keys", KEYS);
@@ -377,7 +383,7 @@ mod tests {
         let mut overload = overload(result);
         overload.checks = checks(&overload, &DOORS[0], true, "");
         overload.checks[0].holds = false;
-        let found = Overloads { seconds: 10, doors: vec![overload] };
+        let found = Overloads { seconds: 10, durability: DURABILITY.into(), doors: vec![overload] };
         let tables = found.tables();
         assert!(
             tables[0].markdown().contains(

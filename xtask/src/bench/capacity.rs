@@ -13,6 +13,8 @@ use super::stage::{QUIPU, Stage};
 use super::svg::Chart;
 use super::table::{Table, figure, grouped};
 
+const DURABILITY: &str = "interval:1000";
+
 /// Counters, and the memory they may take, which is a third of what they would.
 const COUNTERS: u64 = 20_000_000;
 const COUNTERS_MEMORY_MIB: u64 = 512;
@@ -35,6 +37,8 @@ const MEMORY_MIB_MIN: u64 = 32;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Capacity {
+    /// The `--durability` of quipu.
+    durability: String,
     counters: Option<Counters>,
     ids: Option<Ids>,
 }
@@ -45,6 +49,8 @@ pub struct Capacity {
 struct Counters {
     counters: u64,
     memory_mib: u64,
+    /// Creates them, and increments them.
+    commands: [String; 2],
     loading: Run,
     incrementing: Run,
     restart_seconds: f64,
@@ -58,6 +64,7 @@ struct Counters {
 struct Ids {
     ids: u64,
     memory_mib: u64,
+    command: String,
     counting: Run,
     restart_seconds: f64,
     /// The first of them, sent again.
@@ -71,22 +78,24 @@ pub fn measure(bench: &Bench) -> Result<Capacity> {
     let counters =
         bench.wants("counters").then(|| measure_counters(bench).context("more counters than memory"));
     let ids = bench.wants("ids").then(|| measure_ids(bench).context("request ids"));
-    Ok(Capacity { counters: counters.transpose()?, ids: ids.transpose()? })
+    Ok(Capacity { durability: DURABILITY.into(), counters: counters.transpose()?, ids: ids.transpose()? })
 }
 
 fn measure_counters(bench: &Bench) -> Result<Counters> {
     let (counters, memory_mib) =
         (bench.scaled(COUNTERS), bench.scaled(COUNTERS_MEMORY_MIB).max(MEMORY_MIB_MIN));
     let memory = format!("{memory_mib}MiB");
-    let arguments = ["--durability", "interval:1000", "--memory", &memory];
+    let arguments = ["--durability", DURABILITY, "--memory", &memory];
     let mut stage = Stage::quipu_alone(bench, &arguments)?;
     bench.say(&format!("{} counters in {memory}", grouped(counters as i64)));
-    let loading = stage.offer(QUIPU, &Load::of_keys(counters).with("--key-format", COUNTERS_KEY_FORMAT))?;
+    let loading = Load::of_keys(counters).with("--key-format", COUNTERS_KEY_FORMAT);
     let incrementing = Load::new("incr")
         .with("--keys", counters)
         .with("--key-format", COUNTERS_KEY_FORMAT)
         .with("--pipeline", 64)
         .with("--operations", bench.scaled(COUNTERS_OPERATIONS));
+    let commands = [loading.shown(), incrementing.shown()];
+    let loading = stage.offer(QUIPU, &loading)?;
     let incrementing = stage.offer(QUIPU, &incrementing)?;
     let restart_seconds = seconds_to_restart(&mut stage, &arguments)?;
     let data = stage.quipu_data();
@@ -94,13 +103,13 @@ fn measure_counters(bench: &Bench) -> Result<Counters> {
     let check = Command::new(&bench.binary).arg("check").arg(data).output()?;
     ensure!(check.status.success(), "quipu check: {}", String::from_utf8_lossy(&check.stderr));
     let check = String::from_utf8_lossy(&check.stdout).trim().lines().last().unwrap_or_default().to_string();
-    Ok(Counters { counters, memory_mib, loading, incrementing, restart_seconds, check })
+    Ok(Counters { counters, memory_mib, commands, loading, incrementing, restart_seconds, check })
 }
 
 fn measure_ids(bench: &Bench) -> Result<Ids> {
     let (ids, memory_mib) = (bench.scaled(IDS), bench.scaled(IDS_MEMORY_MIB).max(MEMORY_MIB_MIN));
     let memory = format!("{memory_mib}MiB");
-    let arguments = ["--durability", "interval:1000", "--memory", &memory];
+    let arguments = ["--durability", DURABILITY, "--memory", &memory];
     let mut stage = Stage::quipu_alone(bench, &arguments)?;
     bench.say(&format!("{} request ids in {memory}", grouped(ids as i64)));
     // The same seed and one thread send the same keys and ids in the same order.
@@ -115,7 +124,8 @@ fn measure_ids(bench: &Bench) -> Result<Ids> {
     let counted_again = repeating.text("/sum/found").and_then(|sum| sum.parse().ok());
     let counted_again = counted_again.context("the sum was not verified")?;
     ensure!(counted_again == 0, "{counted_again} increments counted again");
-    Ok(Ids { ids, memory_mib, counting, restart_seconds, repeating, counted_again })
+    let command = load(ids).shown();
+    Ok(Ids { ids, memory_mib, command, counting, restart_seconds, repeating, counted_again })
 }
 
 fn seconds_to_restart(stage: &mut Stage, arguments: &[&str]) -> Result<f64> {
@@ -191,9 +201,11 @@ mod tests {
     #[test]
     fn both_parts_have_their_lines() {
         let capacity = Capacity {
+            durability: DURABILITY.into(),
             counters: Some(Counters {
                 counters: 20_000_000,
                 memory_mib: 512,
+                commands: ["create".into(), "increment".into()],
                 loading: run(1.0, 500_000.0, 1_000.0),
                 incrementing: run(5.0, 200_000.0, 4_000.0),
                 restart_seconds: 0.75,
@@ -202,6 +214,7 @@ mod tests {
             ids: Some(Ids {
                 ids: 50_000_000,
                 memory_mib: 1_024,
+                command: "count".into(),
                 counting: run(2.0, 500_000.0, 1_000.0),
                 restart_seconds: 4.0,
                 repeating: run(100.0, 9_000.0, 1_000.0),

@@ -32,7 +32,7 @@ pub mod table;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 
 use self::machine::{Machine, said, version_in};
 use self::page::{Circumstances, Findings};
@@ -216,8 +216,14 @@ impl Bench {
     }
 
     fn publish<F: Findings>(&self, findings: F) -> Result<()> {
-        page::publish(&self.folder, self.circumstances(F::NAME)?, findings)?;
-        if self.options.write_docs { page::write_docs::<F>(&self.folder) } else { Ok(()) }
+        page::publish(&self.folder, self.circumstances(F::NAME)?, &findings)?;
+        if self.options.write_docs {
+            page::write_docs::<F>(&self.folder)?;
+        }
+        // The last, so that what does not hold is written down too.
+        let failures = findings.failures();
+        ensure!(failures.is_empty(), "what must hold does not: {}", failures.join("; "));
+        Ok(())
     }
 
     fn circumstances(&self, name: &str) -> Result<Circumstances> {

@@ -67,7 +67,7 @@ impl Circumstances {
     }
 }
 
-/// A file in `target/bench`.
+/// A file in `target/bench`. It is written from a reference and read into a value.
 #[derive(Serialize, Deserialize)]
 struct Document<F> {
     #[serde(flatten)]
@@ -76,7 +76,7 @@ struct Document<F> {
 }
 
 /// Prints the tables and writes the files of a section into `folder`.
-pub fn publish<F: Findings>(folder: &Path, circumstances: Circumstances, findings: F) -> Result<()> {
+pub fn publish<F: Findings>(folder: &Path, circumstances: Circumstances, findings: &F) -> Result<()> {
     let tables = findings.tables();
     ensure!(
         tables.iter().any(|table| !table.rows.is_empty()),
@@ -96,8 +96,6 @@ pub fn publish<F: Findings>(folder: &Path, circumstances: Circumstances, finding
     let document = Document { circumstances, findings };
     std::fs::write(&path, serde_json::to_string_pretty(&document)? + "\n")?;
     println!("everything measured is in {}", path.display());
-    let failures = document.findings.failures();
-    ensure!(failures.is_empty(), "what must hold does not: {}", failures.join("; "));
     Ok(())
 }
 
@@ -241,7 +239,7 @@ pub mod tests {
     #[test]
     fn results_survive_their_file_and_become_a_section() {
         let folder = tempfile::tempdir().unwrap();
-        publish(folder.path(), circumstances(None), Sample { figure: 1.5 }).unwrap();
+        publish(folder.path(), circumstances(None), &Sample { figure: 1.5 }).unwrap();
         let text = std::fs::read_to_string(folder.path().join("sample.json")).unwrap();
         let document: Document<Sample> = serde_json::from_str(&text).unwrap();
         assert_eq!(document.findings, Sample { figure: 1.5 });
@@ -256,7 +254,7 @@ pub mod tests {
     fn a_look_is_not_written_down() {
         let folder = tempfile::tempdir().unwrap();
         assert!(write_docs::<Sample>(folder.path()).is_err(), "nothing was measured");
-        publish(folder.path(), circumstances(Some("--quick")), Sample { figure: 1.5 }).unwrap();
+        publish(folder.path(), circumstances(Some("--quick")), &Sample { figure: 1.5 }).unwrap();
         let error = write_docs::<Sample>(folder.path()).unwrap_err().to_string();
         assert!(error.contains("--quick"), "{error}");
     }
