@@ -42,6 +42,10 @@ fn a_folder_in_use_is_refused_and_its_server_goes_on() {
     let server = Server::start(&data);
     let mut connection = Connection::open(server.resp).unwrap();
     ledger.count(&mut connection, 50).unwrap();
+    // The server makes its next segment ready meanwhile; this is the last step of it.
+    while !data.join("log/000000000002.newest").exists() {
+        std::thread::yield_now();
+    }
     let before = snapshot(&data);
     assert_refused(&data, &[], 1, &["in use by another process", "stop it", "--data"]);
     let check = run(&["check", data.to_str().unwrap()], &[]);
