@@ -1,6 +1,6 @@
 //! Which forms of content are understood and can be given: `Content-Type` and `Accept`.
 
-use axum::http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE};
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue};
 use quipu_wire::json::problem::Problem;
 
@@ -16,19 +16,6 @@ pub fn check_type(headers: &HeaderMap) -> Result<(), Refused> {
     let shown = String::from_utf8_lossy(value.as_bytes());
     let detail = format!("the body is {shown}; send JSON in UTF-8 (Content-Type: application/json)");
     Err(Problem::new(415, "unsupported-media-type", detail).into())
-}
-
-/// Whether a body packed in this manner can be unpacked.
-pub fn check_encoding(headers: &HeaderMap) -> Result<(), Refused> {
-    match headers.get(CONTENT_ENCODING) {
-        None => Ok(()),
-        Some(value) if value.as_bytes().eq_ignore_ascii_case(b"identity") => Ok(()),
-        Some(value) => {
-            let shown = String::from_utf8_lossy(value.as_bytes());
-            let detail = format!("the body is packed as {shown}; send it as it is");
-            Err(Problem::new(415, "unsupported-encoding", detail).into())
-        }
-    }
 }
 
 fn is_json(value: &HeaderValue) -> bool {

@@ -16,9 +16,9 @@ use serde::de::DeserializeOwned;
 
 use super::App;
 use super::answer::Refused;
-use super::content;
 use super::front::REQUEST_ID;
 use super::load::Room;
+use super::{content, packing};
 
 /// The counter or pattern that the path names: `/api/v1/counters/{this}/...`, any bytes, percent-decoded.
 pub struct Name(pub Vec<u8>);
@@ -140,17 +140,20 @@ impl FromRequest<Arc<App>> for Body {
             return Ok(Body { bytes: Bytes::new(), _room: Room::default() });
         }
         content::check_type(request.headers())?;
-        content::check_encoding(request.headers())?;
+        let is_packed = packing::is_packed(request.headers())?;
         let limits = &app.load.limits;
         let size = request.body().size_hint();
         // Who announces too much is told before sending it.
         if size.lower() > limits.body_bytes_max as u64 {
             return Err(too_large(limits.body_bytes_max));
         }
-        let bytes_max = size.upper().and_then(|upper| usize::try_from(upper).ok());
+        let bytes_max = size.upper().filter(|_| !is_packed).and_then(|upper| usize::try_from(upper).ok());
         let room = app.load.reserve(bytes_max.unwrap_or(limits.body_bytes_max))?;
         let reading = collect(request.into_body(), limits.body_bytes_max);
         match tokio::time::timeout(limits.body_timeout, reading).await {
+            Ok(bytes) if is_packed => {
+                Ok(Body { bytes: packing::unpack(&bytes?, limits.body_bytes_max)?, _room: room })
+            }
             Ok(bytes) => Ok(Body { bytes: bytes?, _room: room }),
             Err(_) => {
                 let detail = "the body did not arrive in time; nothing was changed";

@@ -18,7 +18,7 @@ use rand::{Rng, SeedableRng};
 use tower::Service;
 
 use super::answer::{self, Refused};
-use super::{App, content, origin, status};
+use super::{App, content, origin, packing, status};
 
 /// The header that names a request: the client's own name for it, or ours.
 pub const REQUEST_ID: &str = "x-request-id";
@@ -62,6 +62,7 @@ impl Front {
         let operation = status::operation(request.method(), request.uri().path());
         let id = self.request_id(request.headers());
         let is_options = request.method() == Method::OPTIONS;
+        let accepts_gzip = packing::accepts_gzip(request.headers());
         let response = match self.app.load.enter() {
             Some(_in_flight) => match check(&request) {
                 Ok(()) => self.route(request).await,
@@ -71,7 +72,7 @@ impl Front {
             None => self.app.load.busy("too many requests are in flight; retry later").into_response(),
         };
         let response = if is_options { options(response) } else { response };
-        let mut response = answer::finish(response, &id);
+        let mut response = packing::pack(answer::finish(response, &id), accepts_gzip).await;
         response.headers_mut().insert(REQUEST_ID, id);
         if self.is_stopping.load(Ordering::Relaxed) {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));

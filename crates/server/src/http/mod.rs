@@ -7,7 +7,7 @@
 //! | `load` | limits, and how much there is at the moment |
 //! | `extract`, `parameters`, `preconditions`, `content`, `origin` | what is taken from a request, and what is refused |
 //! | `execute` | runs a batch and waits until its replies may be shown |
-//! | `answer` | replies and problems as responses |
+//! | `answer`, `packing` | replies and problems as responses; large ones packed |
 //! | `counters`, `batches`, `list`, `policies`, `status` | the handlers |
 //! | `openapi`, `docs` | the API described, for programs and for people |
 //!
@@ -28,6 +28,7 @@ mod list;
 mod load;
 mod openapi;
 mod origin;
+mod packing;
 mod parameters;
 mod policies;
 mod preconditions;

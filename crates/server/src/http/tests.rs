@@ -28,7 +28,9 @@ struct Api {
 
 struct Reply {
     response: Response<()>,
+    /// As JSON, or the text where it is none.
     body: Value,
+    bytes: Vec<u8>,
 }
 
 impl Api {
@@ -59,6 +61,10 @@ impl Api {
 
     /// `call` is `METHOD path`; a path that begins with a slash is taken as it is, others lie under `/api/v1/`.
     async fn send(&self, call: &str, headers: &[(&str, &str)], body: &str) -> Reply {
+        self.send_bytes(call, headers, body.into()).await
+    }
+
+    async fn send_bytes(&self, call: &str, headers: &[(&str, &str)], body: Vec<u8>) -> Reply {
         let (method, path) = call.split_once(' ').unwrap();
         let path = if path.starts_with('/') { path.to_owned() } else { format!("/api/v1/{path}") };
         let mut request = Request::builder().method(method).uri(path);
@@ -68,12 +74,12 @@ impl Api {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let request = request.body(Body::from(body.to_owned())).unwrap();
+        let request = request.body(Body::from(body)).unwrap();
         let (parts, body) = self.front.answer(request).await.into_parts();
         let bytes = axum::body::to_bytes(body, usize::MAX).await.unwrap();
         let body =
             serde_json::from_slice(&bytes).unwrap_or(Value::String(String::from_utf8_lossy(&bytes).into()));
-        Reply { response: Response::from_parts(parts, ()), body }
+        Reply { response: Response::from_parts(parts, ()), body, bytes: bytes.to_vec() }
     }
 
     /// Makes the call and compares the status and each field that is named.

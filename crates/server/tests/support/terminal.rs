@@ -77,6 +77,14 @@ impl Terminal {
     }
 }
 
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        // It may have ended already; a test that failed must not leave it behind.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 /// Reading ends with an error when nobody has the other end open any more.
 fn read_all(master: OwnedFd) -> Receiver<Vec<u8>> {
     let (sender, pieces) = channel();

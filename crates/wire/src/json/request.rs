@@ -480,6 +480,8 @@ mod tests {
                 r#"{"delta":2,"min":0,"max":100,"saturate":true,"ttlMs":60000}"#,
                 Add { min: 0, max: 100, saturate: true, expiry: Expiry::In(60_000), ..Add::plain(2) },
             ),
+            // Halfway between doubles that a fast reader of numbers takes for each other.
+            (r#"{"delta":3859835173323234.0}"#, Add::plain(3_859_835_173_323_234)),
             (r#"{"ttlMs":5,"ttlIfNone":true}"#, Add { expiry: Expiry::InIfNone(5), ..Add::plain(1) }),
         ] {
             assert_eq!(add(body), Ok(expected), "{body}");

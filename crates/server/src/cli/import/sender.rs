@@ -21,7 +21,7 @@ use crate::cli::progress;
 const PACKAGE_ROWS: usize = 1_000;
 /// Packages under way: the next ones are made and sent while the server works. Their replies are far less than what a
 /// server buffers, so that neither side can wait for the other for ever.
-const UNDER_WAY_MAX: usize = 8;
+const UNDER_WAY_MAX: usize = 4;
 
 /// What is done with a row.
 #[derive(Clone, Debug)]

@@ -91,6 +91,9 @@ An increment that was acknowledged is on disk and is counted exactly once, howev
 **Retries**: give a change the header `Idempotency-Key` (or `X-Request-Id`, unless the server ignores it). The same request \
 under the same id is done once; the first outcome comes back with `Idempotent-Replayed: true`.
 
+**Large bodies**: replies are packed for those who send `Accept-Encoding: gzip`, and bodies of requests may come packed with \
+`Content-Encoding: gzip`.
+
 **Errors** are `application/problem+json`: `detail` for people, `reason` for programs, `requestId` for logs. 503 means \
 that nothing was changed and the same request may be sent again; 504 that the outcome is unknown: repeat it under the same \
 id.";

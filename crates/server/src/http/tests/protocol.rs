@@ -1,5 +1,10 @@
 //! The rules of HTTP that hold for all calls: names of requests, tags and conditions, methods, types of content.
 
+use std::io::{Read, Write};
+
+use flate2::Compression;
+use flate2::read::MultiGzDecoder;
+use flate2::write::GzEncoder;
 use serde_json::json;
 
 use super::{Api, outages};
@@ -125,6 +130,40 @@ async fn types_of_content() {
     }
     // Without a body its type says nothing.
     api.expect("POST counters/a/increment", &[("content-type", "text/plain")], "", 200, json!({})).await;
+}
+
+#[tokio::test]
+async fn large_bodies_may_be_packed() {
+    let api = Api::new();
+    let items: Vec<String> = (0..500).map(|n| format!(r#"{{"key":"k{n:03}","delta":{n}}}"#)).collect();
+    let body = format!(r#"{{"items":[{}]}}"#, items.join(","));
+    let gzip = |plain: &[u8]| {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(plain).unwrap();
+        encoder.finish().unwrap()
+    };
+    let packed = gzip(body.as_bytes());
+    let call = "POST counters/batch-increment";
+    let reply = api.send_bytes(call, &[("content-encoding", "gzip")], packed.clone()).await;
+    assert_eq!(reply.body["results"][499]["value"], json!(499), "{}", reply.body);
+    assert_eq!((reply.header("content-encoding"), reply.header("vary")), (None, Some("accept-encoding")));
+    for (broken, status) in [(packed[..100].to_vec(), 400), (gzip(&vec![b' '; 2 << 20]), 413)] {
+        let reply = api.send_bytes(call, &[("content-encoding", "gzip")], broken).await;
+        assert_eq!(reply.response.status(), status);
+    }
+
+    let large = api.send("GET counters?limit=500&order=key", &[("accept-encoding", "br, gzip")], "").await;
+    assert_eq!(
+        (large.header("content-encoding"), large.header("vary")),
+        (Some("gzip"), Some("accept-encoding"))
+    );
+    let mut plain = String::new();
+    MultiGzDecoder::new(&large.bytes[..]).read_to_string(&mut plain).unwrap();
+    let plain: serde_json::Value = serde_json::from_str(&plain).unwrap();
+    assert_eq!(plain["counters"][499]["counterKey"], json!("k499"));
+    assert!(large.bytes.len() < 20_000, "{} bytes", large.bytes.len());
+    let small = api.send("GET counters/k001", &[("accept-encoding", "gzip")], "").await;
+    assert_eq!((small.header("content-encoding"), small.header("vary")), (None, None));
 }
 
 #[tokio::test]
