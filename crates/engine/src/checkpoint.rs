@@ -100,7 +100,8 @@ impl Engine {
             count: held.count,
             ledger: held.ledger,
         };
-        let mut rows = Rows::new();
+        let counters = held.table.len().min(ROWS_AT_FIRST_MAX);
+        let mut rows = Rows::with_capacity(counters, counters * ROW_BYTES);
         rows.push(rows::CUT_KEY, Some(&cut.encode()))?;
         if partition == 0 {
             rows.push(rows::POLICIES_KEY, Some(&rows::encode_policies(&self.policies.read())))?;
@@ -271,6 +272,15 @@ impl CellRow {
     }
 }
 
+/// A checkpoint begins with room for so many counters at most, of about so many bytes.
+const ROWS_AT_FIRST_MAX: usize = 1 << 17;
+const ROW_BYTES: usize = 64;
+/// About what an id takes in a row, its tag included.
+const ID_BYTES: usize = 48;
+/// Ids lie in memory in the order they came, and are written in another: each is a wait for memory, unless it is asked for
+/// so many ids before its turn.
+const LOOK_AHEAD: usize = 16;
+
 /// An id of the cut: the first bits of its identity, then its place.
 type ByBucket = u64;
 
@@ -288,12 +298,16 @@ fn by_slice(ids: &Recent, window_ms: u64) -> BTreeMap<Slice, Vec<ByBucket>> {
 fn run_rows(partition: u16, run: Run, ids: &Recent, places: &mut [ByBucket]) -> Result<Rows, ColdError> {
     // Buckets are the first bits of the identity, so this is the order of buckets too, and within one of time.
     places.sort_unstable();
-    let mut rows = Rows::new();
+    let mut rows = Rows::with_capacity((1 << run.bucket_bits) + 1, places.len() * ID_BYTES);
     let mut tags = Vec::with_capacity(places.len());
     let mut value = Vec::new();
+    let mut ahead = places.iter().skip(LOOK_AHEAD);
     for bucket in places.chunk_by(|a, b| run.bucket_of(*a) == run.bucket_of(*b)) {
         value.clear();
         for place in bucket {
+            if let Some(later) = ahead.next() {
+                ids.prefetch_at(*later as u32);
+            }
             let stored = ids.at(*place as u32);
             value.extend_from_slice(stored.bytes);
             tags.push(tag(stored.remembered.identity));

@@ -18,8 +18,8 @@ use quipu_counting::rules::GroupItem;
 use quipu_counting::session::{SESSIONS_PER_PARTITION_MAX, admit};
 use quipu_counting::slot::{partition, slot};
 use quipu_counting::{
-    Action, Add, Batch, Cell, Group, GroupKind, Identity, Limits, Outcome, Policies, Refusal, Remembered,
-    Reply, Session, SessionVerdict, Unavailable, decide, decide_group,
+    Action, Add, Batch, Cell, Change, Group, GroupKind, Identity, Limits, Outcome, Policies, Refusal,
+    Remembered, Reply, Session, SessionVerdict, Unavailable, decide, decide_group,
 };
 use quipu_store::{Appender, LogError};
 use quipu_wire::entry;
@@ -28,7 +28,7 @@ use smallvec::SmallVec;
 use crate::engine::{Engine, cold_unavailable};
 use crate::fetch::{Fetched, Missing};
 use crate::ids::Known;
-use crate::partition::{Partition, hash};
+use crate::partition::{Partition, hash, plain_delta};
 use crate::record::Flags;
 use crate::table::RecordNumber;
 
@@ -386,8 +386,12 @@ impl Run<'_, '_> {
                     index = self.group(batch, group, &mut replies).max(index);
                 }
                 None => {
-                    replies.push(self.single(batch, index));
-                    index += 1;
+                    let until = groups.peek().map_or(batch.requests.len(), |group| group.start);
+                    let repeated = self.repeats(batch, index, until, &mut replies);
+                    if repeated == 0 {
+                        replies.push(self.single(batch, index));
+                    }
+                    index += repeated.max(1);
                 }
             }
         }
@@ -446,6 +450,41 @@ impl Run<'_, '_> {
         }
         self.last = number;
         verdict.reply
+    }
+
+    /// Carries out the plain additions from `from` on that repeat the counter of the request before, and says how many:
+    /// however often a batch asks for a hot counter, it is read and written once, and the log says once how often.
+    #[inline]
+    fn repeats(&mut self, batch: &Batch, from: usize, until: usize, replies: &mut Vec<Reply>) -> usize {
+        let place = self.places[from];
+        let (true, Some(number)) = (place.is_repeated, self.last) else { return 0 };
+        let key = batch.bytes(batch.requests[from].key);
+        let (limits, places) = (self.limits(key), self.places);
+        let held = self.held(place.partition);
+        let Some(before) = held.table.cell(number) else { return 0 };
+        let (mut after, mut times) = (before, 0);
+        for (request, place) in batch.requests[from..until].iter().zip(&places[from..until]) {
+            let is_alike = place.is_repeated
+                && place.identity == 0
+                && matches!(request.action, Action::Add(add) if add == Add::plain(add.delta));
+            if !is_alike {
+                break;
+            }
+            let verdict =
+                decide(Some(after), &request.action, &limits, held.time_ms, held.sequence + times + 1);
+            let Change::Put(cell) = verdict.change else { break };
+            let is_plain = plain_delta(Some(after), Some(cell), held.time_ms).is_some();
+            // The log adds the sum at once, which must be a number too.
+            if !is_plain || cell.value.checked_sub(before.value).is_none() {
+                break;
+            }
+            replies.push(verdict.reply);
+            (after, times) = (cell, times + 1);
+        }
+        if times > 0 {
+            self.last = Some(held.add_times(place.hash, key, number, (before, after), times));
+        }
+        times as usize
     }
 
     /// Nearly all additions are of the same amount.

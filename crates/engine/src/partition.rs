@@ -176,22 +176,44 @@ impl Partition {
         };
         self.sequence += 1;
         let number = found.unwrap_or_else(|| self.table.insert(hash, key, None, Flags::NONE));
-        self.mark_dirty(number, before);
-        if self.table.epoch(number) != self.log_epoch {
-            entry::put_define(&mut self.effects, number, key, before.as_ref());
-            self.table.set_epoch(number, self.log_epoch);
-        }
+        self.touch(number, key, before);
         let delta = plain_delta(before, after, self.time_ms);
         let both = under.filter(|(_, asked)| delta == Some(*asked));
         match (delta, both) {
             (Some(delta), Some((identity, _))) => {
                 entry::put_add_under(&mut self.effects, number, delta, identity);
             }
-            (Some(delta), None) => entry::put_add(&mut self.effects, number, delta),
+            (Some(delta), None) => entry::put_add(&mut self.effects, number, delta, 1),
             (None, _) => entry::put_put(&mut self.effects, number, after.as_ref()),
         }
         self.account(hash, before, after);
         (Some(self.table.set_cell(hash, number, after)), both.is_some())
+    }
+
+    /// Carries out so many plain additions at once: memory and log hear of their sum. Returns the counter's record.
+    pub fn add_times(
+        &mut self,
+        hash: u32,
+        key: &[u8],
+        number: RecordNumber,
+        (before, after): (Cell, Cell),
+        times: u64,
+    ) -> RecordNumber {
+        self.sequence += times;
+        self.touch(number, key, Some(before));
+        entry::put_add(&mut self.effects, number, after.value.wrapping_sub(before.value), times);
+        self.account(hash, Some(before), Some(after));
+        self.table.set_cell(hash, number, Some(after))
+    }
+
+    /// A record is about to change: it is dirty, and the log knows it by its number.
+    #[inline]
+    fn touch(&mut self, number: RecordNumber, key: &[u8], before: Option<Cell>) {
+        self.mark_dirty(number, before);
+        if self.table.epoch(number) != self.log_epoch {
+            entry::put_define(&mut self.effects, number, key, before.as_ref());
+            self.table.set_epoch(number, self.log_epoch);
+        }
     }
 
     /// The totals after a change.
@@ -431,7 +453,7 @@ fn dirty_flag(odd: bool) -> Flags {
 
 /// The delta, if the change is nothing but an addition at the batch's time.
 #[inline]
-fn plain_delta(before: Option<Cell>, after: Option<Cell>, time_ms: u64) -> Option<i64> {
+pub fn plain_delta(before: Option<Cell>, after: Option<Cell>, time_ms: u64) -> Option<i64> {
     let (before, after) = (before?, after?);
     let is_plain = after.birth == before.birth
         && after.expires_at_ms == before.expires_at_ms

@@ -45,7 +45,7 @@ pub struct Stored<'a> {
 impl Recent {
     /// With room in the index for so many.
     pub fn with_capacity(ids: usize) -> Recent {
-        Recent { slots: vec![0; (ids + ids / 2).max(SLOTS_MIN)], ..Recent::default() }
+        Recent { slots: vec![0; (ids * 2).max(SLOTS_MIN)], ..Recent::default() }
     }
 
     /// How many ids.
@@ -80,29 +80,26 @@ impl Recent {
 
     /// Looks for an identity.
     pub fn find(&self, identity: Identity) -> Option<Remembered> {
-        let at = self.slot_of(identity)?;
+        let at = self.slot_of(identity).ok()?;
         Some(self.at(place(self.slots[at])).remembered)
     }
 
     /// Adds an id, or puts it in the place of an older one of the same identity.
     pub fn insert(&mut self, remembered: &Remembered) {
-        let known = self.slot_of(remembered.identity);
-        if known.is_some_and(|at| self.at(place(self.slots[at])).remembered.at_ms > remembered.at_ms) {
-            return;
+        if (self.len + 1) * 8 > self.slots.len() * 5 {
+            self.grow();
         }
-        let place = self.append(remembered);
-        let slot = u64::from(tag(remembered.identity)) << 32 | u64::from(place + 1);
-        match known {
+        let (Ok(at) | Err(at)) = match self.slot_of(remembered.identity) {
             // The older one stays where it is: of two in a run, the one further back counts.
-            Some(at) => self.slots[at] = slot,
-            None => {
-                if (self.len + 1) * 4 > self.slots.len() * 3 {
-                    self.grow();
-                }
-                self.occupy(slot);
+            Ok(known) if self.at(place(self.slots[known])).remembered.at_ms > remembered.at_ms => return,
+            Ok(known) => Ok(known),
+            Err(empty) => {
                 self.len += 1;
+                Err(empty)
             }
-        }
+        };
+        let place = self.append(remembered);
+        self.slots[at] = u64::from(tag(remembered.identity)) << 32 | u64::from(place + 1);
     }
 
     /// All ids in the order they came, replaced ones included, with their places.
@@ -126,6 +123,12 @@ impl Recent {
         read(&self.chunks[(place >> 16) as usize][start..])
     }
 
+    /// Starts loading the id at such a place.
+    pub fn prefetch_at(&self, place: u32) {
+        let chunk = &self.chunks[(place >> 16) as usize];
+        prefetch(&chunk[(place & 0xffff) as usize * UNIT_BYTES]);
+    }
+
     /// All tags, nearly in ascending order.
     pub fn tags(&self) -> impl Iterator<Item = u32> {
         self.slots.iter().filter(|slot| **slot != 0).map(|slot| (slot >> 32) as u32)
@@ -139,19 +142,20 @@ impl Recent {
         if at + 1 == self.slots.len() { 0 } else { at + 1 }
     }
 
-    fn slot_of(&self, identity: Identity) -> Option<usize> {
+    /// The slot of an identity, or the empty one where it would be. There is one, unless there are no slots at all.
+    fn slot_of(&self, identity: Identity) -> Result<usize, usize> {
         if self.len == 0 {
-            return None;
+            return Err(self.home(tag(identity)));
         }
         let tag = tag(identity);
         let mut at = self.home(tag);
         loop {
             let slot = self.slots[at];
             if slot == 0 {
-                return None;
+                return Err(at);
             }
             if (slot >> 32) as u32 == tag && self.at(place(slot)).remembered.identity == identity {
-                return Some(at);
+                return Ok(at);
             }
             at = self.after(at);
         }

@@ -220,7 +220,7 @@ impl Replay {
         for effect in section.effects() {
             match effect? {
                 Effect::Define { id, key, cell } => self.queue.define(at, id, key, cell),
-                Effect::Add { id, delta } => self.queue.push(at, id, Step::Add(delta)),
+                Effect::Add { id, delta, times } => self.queue.push(at, id, Step::Add(delta, times)),
                 Effect::AddUnder { id, delta, identity } => {
                     self.queue.push(at, id, Step::AddUnder(delta, identity));
                 }

@@ -32,8 +32,8 @@ pub struct At {
 /// What happens to a cell that is known by an id.
 #[derive(Clone, Copy)]
 pub enum Step {
-    /// Add this.
-    Add(i64),
+    /// Add this in so many changes.
+    Add(i64, u64),
     /// Add this, and remember what it came to.
     AddUnder(i64, Identity),
     /// It is now this.
@@ -169,11 +169,8 @@ fn carry_out(
     let after = match step {
         Step::Put(cell) => Some(cell),
         Step::Remove => None,
-        Step::Add(delta) | Step::AddUnder(delta, _) => {
-            let before = before.ok_or(Malformed("addition to nothing"))?;
-            let value = before.value.checked_add(delta).ok_or(Malformed("addition beyond 64 bits"))?;
-            Some(Cell { value, version: before.version.wrapping_add(1), updated_at_ms: at.time_ms, ..before })
-        }
+        Step::Add(delta, times) => Some(added(before, delta, times, at)?),
+        Step::AddUnder(delta, _) => Some(added(before, delta, 1, at)?),
     };
     let hash = partition.hash(partition.table.key(number));
     if at.is_new {
@@ -195,6 +192,13 @@ fn carry_out(
         );
     }
     Ok(partition.table.set_cell(hash, number, after))
+}
+
+fn added(before: Option<Cell>, delta: i64, times: u64, at: At) -> Result<Cell, Malformed> {
+    let before = before.ok_or(Malformed("addition to nothing"))?;
+    let value = before.value.checked_add(delta).ok_or(Malformed("addition beyond 64 bits"))?;
+    let version = before.version.wrapping_add(times);
+    Ok(Cell { value, version, updated_at_ms: at.time_ms, ..before })
 }
 
 /// Record numbers by the ids of the log (not request ids): pages that are made where ids are.

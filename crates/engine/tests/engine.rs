@@ -414,3 +414,70 @@ fn a_folder_has_one_user() {
     let error = Engine::open(folder.path(), Options::default()).err().unwrap();
     assert!(error.to_string().contains("in use by another process"), "{error}");
 }
+
+/// A batch that asks for one counter again and again is carried out in runs; nobody may see a difference.
+#[test]
+fn many_at_once_are_as_one_by_one() {
+    let folders = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (together, alone) = (open(folders.0.path()), open(folders.1.path()));
+    let bounded = Policy { min: None, max: Some(40), saturate: true, ttl_ms: None, disabled: false };
+    for engine in [&together, &alone] {
+        engine.set_policy(b"bounded*", Some(bounded.clone()), NOW).unwrap();
+    }
+    let mut random = SmallRng::seed_from_u64(7);
+    let keys = ["hot", "bounded:1", "other"];
+    for round in 0..300 {
+        let mut key = keys[0];
+        let asked = Vec::from_iter((0..50).map(|number| {
+            if random.random_ratio(1, 8) {
+                key = keys[random.random_range(0..keys.len())];
+            }
+            let extreme = [2, -1, 0, i64::MAX, i64::MIN][random.random_range(0..5)];
+            let action = match random.random_range(0..20) {
+                0 => Action::Read,
+                1 => Action::Set(Set { value: extreme, expiry: Expiry::Keep, condition: Condition::Always }),
+                2 => Action::Delete(Condition::Always),
+                3 => Action::Add(Add { expiry: Expiry::In(5), ..Add::plain(1) }),
+                4 => add(extreme),
+                _ => add(1),
+            };
+            (key, action, random.random_ratio(1, 30).then(|| format!("{round}-{number}")))
+        }));
+        let now_ms = NOW + round;
+        let batch_of = |asked: &[(&str, Action, Option<String>)]| {
+            let mut batch = Batch::default();
+            for (key, action, id) in asked {
+                match id {
+                    Some(id) => batch.push_with_id(key.as_bytes(), *action, id.as_bytes(), 0),
+                    None => batch.push(key.as_bytes(), *action),
+                };
+            }
+            batch
+        };
+        let replies = run(&together, &mut batch_of(&asked), now_ms);
+        let one_by_one =
+            asked.iter().map(|one| run(&alone, &mut batch_of(std::slice::from_ref(one)), now_ms)[0]);
+        assert_eq!(replies, Vec::from_iter(one_by_one), "round {round}");
+    }
+    let states = |engine: &Engine| keys.map(|key| one(engine, key, Action::Read));
+    let expected = states(&alone);
+    assert_eq!(states(&together), expected);
+    close(together);
+    let reopened = open(folders.0.path());
+    assert_eq!(states(&reopened), expected, "the log says the same");
+    assert_sound(&reopened);
+}
+
+#[test]
+fn what_changed_long_ago_is_in_the_cold_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = open(folder.path());
+    one(&engine, "a", add(1));
+    for minute in 0..20 {
+        engine.tend(NOW + minute * 60_000);
+    }
+    assert!(fact(&engine, "checkpoints") >= 1);
+    let checkpoints = fact(&engine, "checkpoints");
+    (20..40).for_each(|minute| engine.tend(NOW + minute * 60_000));
+    assert_eq!(fact(&engine, "checkpoints"), checkpoints, "nothing has changed since");
+}

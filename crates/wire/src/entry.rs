@@ -19,6 +19,7 @@
 //!           | 0x0b                     every cell of the partition is removed
 //!           | 0x0c id:v delta:z identity:16   add under a request id: the addition of exactly this, with no bounds and
 //!                                      conditions, which is remembered with its outcome at the section's time
+//!           | 0x0d id:v times:v delta:z  add so many times, delta in all: version + times
 //! key      := length:v bytes          producer, pattern: the same
 //! cell     := value:z version:v updated_at_ms:v birth:v expires_in:v
 //!             (expires_in: 0 for never, else 1 + expires_at_ms)
@@ -69,8 +70,10 @@ pub enum Effect<'a> {
     Add {
         /// The id.
         id: u32,
-        /// By how much.
+        /// By how much in all.
         delta: i64,
+        /// In how many changes.
+        times: u64,
     },
     /// The cell is now this.
     Put {
@@ -141,16 +144,25 @@ pub fn put_define(out: &mut Vec<u8>, id: u32, key: &[u8], cell: Option<&Cell>) {
     }
 }
 
-/// Appends an add.
+/// Appends additions of `delta` in all.
 #[inline]
-pub fn put_add(out: &mut Vec<u8>, id: u32, delta: i64) {
-    if delta == 1 {
-        out.push(0x03);
-        put_varint(out, u64::from(id));
-    } else {
-        out.push(0x04);
-        put_varint(out, u64::from(id));
-        put_zigzag(out, delta);
+pub fn put_add(out: &mut Vec<u8>, id: u32, delta: i64, times: u64) {
+    match (times, delta) {
+        (1, 1) => {
+            out.push(0x03);
+            put_varint(out, u64::from(id));
+        }
+        (1, _) => {
+            out.push(0x04);
+            put_varint(out, u64::from(id));
+            put_zigzag(out, delta);
+        }
+        _ => {
+            out.push(0x0d);
+            put_varint(out, u64::from(id));
+            put_varint(out, times);
+            put_zigzag(out, delta);
+        }
     }
 }
 
@@ -251,8 +263,8 @@ fn read_effect<'a>(reader: &mut Reader<'a>) -> Result<Effect<'a>, Malformed> {
             let cell = if tag == 0x02 { Some(reader.cell()?) } else { None };
             Effect::Define { id, key, cell }
         }
-        0x03 => Effect::Add { id: reader.id()?, delta: 1 },
-        0x04 => Effect::Add { id: reader.id()?, delta: reader.zigzag()? },
+        0x03 => Effect::Add { id: reader.id()?, delta: 1, times: 1 },
+        0x04 => Effect::Add { id: reader.id()?, delta: reader.zigzag()?, times: 1 },
         0x05 => Effect::Put { id: reader.id()?, cell: reader.cell()? },
         0x06 => Effect::Remove { id: reader.id()? },
         0x07 => {
@@ -268,6 +280,7 @@ fn read_effect<'a>(reader: &mut Reader<'a>) -> Result<Effect<'a>, Malformed> {
             delta: reader.zigzag()?,
             identity: Identity::from_le_bytes(reader.array()?),
         },
+        0x0d => Effect::Add { id: reader.id()?, times: reader.varint()?, delta: reader.zigzag()? },
         _ => return Err(Malformed("unknown effect; written by a newer version?")),
     })
 }
@@ -510,8 +523,9 @@ mod tests {
         vec![
             Effect::Define { id: 1, key, cell: None },
             Effect::Define { id: u32::MAX, key, cell: Some(Cell { expires_at_ms: 0, ..cell }) },
-            Effect::Add { id: 1, delta: 1 },
-            Effect::Add { id: 300, delta: -1 },
+            Effect::Add { id: 1, delta: 1, times: 1 },
+            Effect::Add { id: 300, delta: -1, times: 1 },
+            Effect::Add { id: 300, delta: i64::MIN, times: u64::MAX },
             Effect::Put { id: 1, cell },
             Effect::Remove { id: 1 },
             Effect::Remember(remembered),
@@ -526,7 +540,7 @@ mod tests {
     fn put(out: &mut Vec<u8>, effect: &Effect<'_>) {
         match effect {
             Effect::Define { id, key, cell } => put_define(out, *id, key, cell.as_ref()),
-            Effect::Add { id, delta } => put_add(out, *id, *delta),
+            Effect::Add { id, delta, times } => put_add(out, *id, *delta, *times),
             Effect::AddUnder { id, delta, identity } => put_add_under(out, *id, *delta, *identity),
             Effect::Put { id, cell } => put_put(out, *id, Some(cell)),
             Effect::Remove { id } => put_put(out, *id, None),
@@ -583,7 +597,7 @@ mod tests {
     #[test]
     fn a_plain_increment_is_short() {
         let mut out = Vec::new();
-        put_add(&mut out, 60_000, 1);
+        put_add(&mut out, 60_000, 1, 1);
         assert_eq!(out.len(), 4);
     }
 }

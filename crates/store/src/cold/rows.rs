@@ -34,6 +34,12 @@ impl Rows {
         Self::default()
     }
 
+    /// An empty buffer with room for so many rows of so many bytes in all: growing would clear and copy all of it again
+    /// and again.
+    pub fn with_capacity(rows: usize, bytes: usize) -> Self {
+        Self { bytes: Vec::with_capacity(bytes), spans: Vec::with_capacity(rows), unordered: false }
+    }
+
     /// Adds a row. When a key is pushed twice, the later row counts.
     pub fn push(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<(), ColdError> {
         let key_length = match u16::try_from(key.len()) {
