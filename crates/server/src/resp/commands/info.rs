@@ -166,12 +166,17 @@ fn modules(_: &Shared, _: &mut String) -> std::fmt::Result {
     Ok(())
 }
 
-/// Calls alone: commands of many connections are executed together, so one of them has no time of its own.
+/// Calls alone: commands of many connections are executed together, so one of them has no time of its own. Those who
+/// read this want every field; what is not counted is 0.
 fn command_stats(shared: &Shared, out: &mut String) -> std::fmt::Result {
     for spec in ROWS {
         let calls: u64 = shared.calls.iter().map(|calls: &Calls| calls.of(spec.command)).sum();
         if calls > 0 {
-            write!(out, "cmdstat_{}:calls={calls},usec=0,usec_per_call=0.00\r\n", spec.name)?;
+            let name = spec.name;
+            write!(
+                out,
+                "cmdstat_{name}:calls={calls},usec=0,usec_per_call=0.00,rejected_calls=0,failed_calls=0\r\n"
+            )?;
         }
     }
     Ok(())

@@ -54,10 +54,10 @@ pub fn answer(
     Ok(())
 }
 
-/// The names; a filter looks at subcommands too.
+/// The names, of subcommands too.
 fn list(operands: Arguments<'_, '_>, encoder: &mut Encoder<'_>) -> Result<(), Complaint> {
     let names: Vec<&str> = match operands.first() {
-        None if operands.is_empty() => commands().map(|spec| spec.name).collect(),
+        None if operands.is_empty() => ROWS.iter().map(|spec| spec.name).collect(),
         Some([by, kind, value]) if operands.len() == 3 && is_option(by, "filterby") => {
             let is_category = |name: &str| name.as_bytes()[1..].eq_ignore_ascii_case(value);
             let admits = |spec: &&CommandSpec| match kind.to_ascii_lowercase().as_slice() {
