@@ -287,8 +287,8 @@ type ByBucket = u64;
 fn by_slice(ids: &Recent, window_ms: u64) -> BTreeMap<Slice, Vec<ByBucket>> {
     let mut slices: BTreeMap<Slice, Vec<ByBucket>> = BTreeMap::new();
     for (place, stored) in ids.iter() {
-        let first_bits = (stored.remembered.identity >> 96) as u64;
-        let slice = Slice::of(stored.remembered.at_ms, window_ms);
+        let first_bits = (stored.identity() >> 96) as u64;
+        let slice = Slice::of(stored.at_ms(), window_ms);
         slices.entry(slice).or_default().push(first_bits << 32 | u64::from(place));
     }
     slices
@@ -309,8 +309,8 @@ fn run_rows(partition: u16, run: Run, ids: &Recent, places: &mut [ByBucket]) -> 
                 ids.prefetch_at(*later as u32);
             }
             let stored = ids.at(*place as u32);
-            value.extend_from_slice(stored.bytes);
-            tags.push(tag(stored.remembered.identity));
+            value.extend_from_slice(stored.0);
+            tags.push(tag(stored.identity()));
         }
         rows.push(&rows::bucket_key(partition, run.sequence, run.bucket_of(bucket[0])), Some(&value))?;
     }

@@ -173,8 +173,8 @@ impl Ids {
             }
             _ => {
                 for (_, stored) in cutting.iter() {
-                    let slice = Slice::of(stored.remembered.at_ms, window_ms);
-                    on_disk(&mut self.slices, slice).add(1, [tag(stored.remembered.identity)]);
+                    let slice = Slice::of(stored.at_ms(), window_ms);
+                    on_disk(&mut self.slices, slice).add(1, [tag(stored.identity())]);
                 }
             }
         }
@@ -186,7 +186,7 @@ impl Ids {
     /// The cut failed: nothing of it is on disk for certain.
     pub fn abort_cut(&mut self) {
         let mut whole = Arc::unwrap_or_clone(std::mem::take(&mut self.cutting));
-        self.recent.iter().for_each(|(_, stored)| whole.insert(&stored.remembered));
+        self.recent.iter().for_each(|(_, stored)| whole.insert(&stored.remembered()));
         self.recent = whole;
     }
 

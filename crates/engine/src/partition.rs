@@ -51,6 +51,8 @@ pub struct Partition {
     pub complete: bool,
     /// End in the log of the last record that touched this partition: what its state may not be shown before.
     pub last_offset: u64,
+    /// The sequence when the last checkpoint began, or at the start.
+    pub cut_sequence: u64,
     /// How many checkpoints are durable; a look for an id on disk is valid only between two of them.
     pub checkpoints: u64,
     /// How many existing counters were evicted since the start.
@@ -112,6 +114,7 @@ impl Partition {
             generation: 0,
             complete: true,
             last_offset: 0,
+            cut_sequence: 0,
             checkpoints: 0,
             evicted: 0,
             due_rows: Vec::new(),
@@ -326,6 +329,7 @@ impl Partition {
     pub fn begin_cut(&mut self) {
         debug_assert!(matches!(self.cut, CutPhase::None));
         self.odd = !self.odd;
+        self.cut_sequence = self.sequence;
         self.cut = CutPhase::Collecting(Vec::new());
     }
 

@@ -1,7 +1,7 @@
 //! Request ids since the last cut, whole.
 //!
 //! ```text
-//!   chunk   | identity:16 value | pad | identity:16 value | ...      as in the rows of runs (wire/src/entry.rs)
+//!   chunk   | length:1 | identity:16 value | pad | length:1 | ...    as in the rows of runs (wire/src/entry.rs)
 //!   slot    tag:32  place + 1:32                                     place = chunk << 16 | unit of 4 bytes
 //! ```
 //!
@@ -19,8 +19,10 @@ use crate::prefetch::prefetch;
 const CHUNK_BYTES: usize = 1 << 18;
 const UNIT_BYTES: usize = 4;
 const SLOTS_MIN: usize = 64;
+/// The most an id takes.
+const STORED_BYTES_MAX: usize = 1 + entry::REMEMBERED_BYTES_MAX + UNIT_BYTES;
 
-const _: () = assert!(CHUNK_BYTES / UNIT_BYTES == 1 << 16);
+const _: () = assert!(CHUNK_BYTES / UNIT_BYTES == 1 << 16 && entry::REMEMBERED_BYTES_MAX <= u8::MAX as usize);
 
 /// See the head of this file.
 #[derive(Clone, Default)]
@@ -33,13 +35,34 @@ pub struct Recent {
     spare: Vec<Vec<u8>>,
 }
 
-/// An id as it is stored.
+/// An id as it is stored; its bytes are those of a row.
 #[derive(Clone, Copy)]
-pub struct Stored<'a> {
-    /// What it says.
-    pub remembered: Remembered,
-    /// Its bytes.
-    pub bytes: &'a [u8],
+pub struct Stored<'a>(pub &'a [u8]);
+
+impl Stored<'_> {
+    /// Whose it is.
+    pub fn identity(self) -> Identity {
+        self.read(|reader| reader.array().map(Identity::from_le_bytes))
+    }
+
+    /// When it came.
+    pub fn at_ms(self) -> u64 {
+        self.read(|reader| reader.remembered_at_ms())
+    }
+
+    /// All of it.
+    pub fn remembered(self) -> Remembered {
+        self.read(|reader| {
+            let identity = Identity::from_le_bytes(reader.array()?);
+            reader.remembered_value(identity)
+        })
+    }
+
+    fn read<T>(self, read: impl FnOnce(&mut Reader<'_>) -> Result<T, Malformed>) -> T {
+        // Written by `append`, into memory that nobody else writes.
+        #[allow(clippy::expect_used)]
+        read(&mut Reader::new(self.0)).expect("what was encoded can be decoded")
+    }
 }
 
 impl Recent {
@@ -81,7 +104,7 @@ impl Recent {
     /// Looks for an identity.
     pub fn find(&self, identity: Identity) -> Option<Remembered> {
         let at = self.slot_of(identity).ok()?;
-        Some(self.at(place(self.slots[at])).remembered)
+        Some(self.at(place(self.slots[at])).remembered())
     }
 
     /// Adds an id, or puts it in the place of an older one of the same identity.
@@ -91,7 +114,7 @@ impl Recent {
         }
         let (Ok(at) | Err(at)) = match self.slot_of(remembered.identity) {
             // The older one stays where it is: of two in a run, the one further back counts.
-            Ok(known) if self.at(place(self.slots[known])).remembered.at_ms > remembered.at_ms => return,
+            Ok(known) if self.at(place(self.slots[known])).at_ms() > remembered.at_ms => return,
             Ok(known) => Ok(known),
             Err(empty) => {
                 self.len += 1;
@@ -108,9 +131,9 @@ impl Recent {
             let mut at = 0;
             std::iter::from_fn(move || {
                 (at < chunk.len()).then(|| {
-                    let stored = read(&chunk[at..]);
+                    let stored = stored_at(chunk, at);
                     let place = ((index << 16) | (at / UNIT_BYTES)) as u32;
-                    at += stored.bytes.len().next_multiple_of(UNIT_BYTES);
+                    at += (1 + stored.0.len()).next_multiple_of(UNIT_BYTES);
                     (place, stored)
                 })
             })
@@ -119,8 +142,7 @@ impl Recent {
 
     /// The id at a place that [`Recent::iter`] gave.
     pub fn at(&self, place: u32) -> Stored<'_> {
-        let start = (place & 0xffff) as usize * UNIT_BYTES;
-        read(&self.chunks[(place >> 16) as usize][start..])
+        stored_at(&self.chunks[(place >> 16) as usize], (place & 0xffff) as usize * UNIT_BYTES)
     }
 
     /// Starts loading the id at such a place.
@@ -154,7 +176,7 @@ impl Recent {
             if slot == 0 {
                 return Err(at);
             }
-            if (slot >> 32) as u32 == tag && self.at(place(slot)).remembered.identity == identity {
+            if (slot >> 32) as u32 == tag && self.at(place(slot)).identity() == identity {
                 return Ok(at);
             }
             at = self.after(at);
@@ -162,7 +184,7 @@ impl Recent {
     }
 
     fn append(&mut self, remembered: &Remembered) -> u32 {
-        let full = |chunk: &Vec<u8>| chunk.len() + entry::REMEMBERED_BYTES_MAX + UNIT_BYTES > CHUNK_BYTES;
+        let full = |chunk: &Vec<u8>| chunk.len() + STORED_BYTES_MAX > CHUNK_BYTES;
         if self.chunks.last().is_none_or(full) {
             assert!(self.chunks.len() < 1 << 16, "checkpoints come long before 16 GiB of request ids");
             self.chunks.push(self.spare.pop().unwrap_or_else(|| Vec::with_capacity(CHUNK_BYTES)));
@@ -170,7 +192,9 @@ impl Recent {
         let index = self.chunks.len() - 1;
         let chunk = &mut self.chunks[index];
         let start = chunk.len();
+        chunk.push(0);
         entry::put_remembered(chunk, remembered);
+        chunk[start] = (chunk.len() - start - 1) as u8;
         chunk.resize(chunk.len().next_multiple_of(UNIT_BYTES), 0);
         ((index << 16) | (start / UNIT_BYTES)) as u32
     }
@@ -194,16 +218,8 @@ fn place(slot: u64) -> u32 {
     slot as u32 - 1
 }
 
-fn read(bytes: &[u8]) -> Stored<'_> {
-    let mut reader = Reader::new(bytes);
-    let mut remembered = || -> Result<Remembered, Malformed> {
-        let identity = Identity::from_le_bytes(reader.array()?);
-        reader.remembered_value(identity)
-    };
-    // Written by `append`, into memory that nobody else writes.
-    #[allow(clippy::expect_used)]
-    let remembered = remembered().expect("what was encoded can be decoded");
-    Stored { remembered, bytes: &bytes[..bytes.len() - reader.len()] }
+fn stored_at(chunk: &[u8], start: usize) -> Stored<'_> {
+    Stored(&chunk[start + 1..][..usize::from(chunk[start])])
 }
 
 #[cfg(test)]
@@ -237,8 +253,9 @@ mod tests {
         assert_eq!(recent.len(), 20_000);
         assert_eq!(recent.tags().count(), 20_000);
         for ((place, stored), n) in recent.iter().zip(0..) {
-            assert_eq!(stored.remembered, remembered(number(n), n));
-            assert_eq!(recent.at(place).bytes, stored.bytes);
+            assert_eq!(stored.remembered(), remembered(number(n), n));
+            assert_eq!((stored.identity(), stored.at_ms()), (number(n), n));
+            assert_eq!(recent.at(place).0, stored.0);
         }
         assert_eq!(recent.iter().count(), 20_000);
     }
@@ -251,6 +268,6 @@ mod tests {
         recent.insert(&remembered(7, 20));
         assert_eq!(recent.find(7), Some(remembered(7, 30)));
         assert_eq!(recent.len(), 1);
-        assert_eq!(recent.iter().last().map(|(_, stored)| stored.remembered.at_ms), Some(30));
+        assert_eq!(recent.iter().last().map(|(_, stored)| stored.at_ms()), Some(30));
     }
 }

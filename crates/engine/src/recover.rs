@@ -62,7 +62,10 @@ pub fn recover(
             log_sequences(&log, &partitions)?;
         }
     }
-    partitions.iter_mut().for_each(|partition| partition.last_offset = log.end());
+    for partition in &mut partitions {
+        partition.last_offset = log.end();
+        partition.cut_sequence = partition.sequence;
+    }
     let cuts = replay.cuts.iter().map(|cut| cut.offset).collect();
     Ok(Recovered { partitions, policies: replay.policies, log, cuts })
 }

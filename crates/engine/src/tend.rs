@@ -24,9 +24,8 @@ const EXPIRIES_BASE_BYTES: usize = 64;
 const DUE_ROWS_PER_ROUND: usize = 1_000;
 /// How often the expiry index on disk is looked at.
 const DUE_PAUSE_MS: u64 = 1_000;
-/// Every partition that changes gets a checkpoint about so often, however little is written: after a quiet day, a
-/// restart finds next to nothing to replay.
-const CHECKPOINT_ROUND_MS: u64 = 60_000;
+/// What a change takes in the log at least, unless it is one of a run.
+const CHANGE_BYTES: u64 = 4;
 /// How long no checkpoint is tried after one that failed.
 const CHECKPOINT_RETRY_MS: u64 = 1_000;
 /// Counters brought back into memory per partition and round after a restart.
@@ -44,8 +43,6 @@ pub fn expiries_per_round(segment_bytes: u64) -> usize {
 pub struct Chores {
     /// End of the log at the last checkpoint.
     checkpoint_at: u64,
-    /// When that was, or when this process began.
-    checkpoint_at_ms: Option<u64>,
     /// After a failure: when to try again.
     checkpoint_not_before_ms: u64,
     /// When the expiry index on disk was looked at.
@@ -76,7 +73,6 @@ impl Chores {
     pub fn new(partitions: usize) -> Chores {
         Chores {
             checkpoint_at: 0,
-            checkpoint_at_ms: None,
             checkpoint_not_before_ms: 0,
             due_at_ms: 0,
             due_from: vec![Vec::new(); partitions],
@@ -105,7 +101,7 @@ impl Engine {
         if now_ms >= chores.checkpoint_not_before_ms {
             // A failure (a full disk, mostly) does not go away within a round.
             chores.checkpoint_not_before_ms = now_ms + CHECKPOINT_RETRY_MS;
-            self.checkpoint_where_due(chores, now_ms).map_err(|error| error.to_string())?;
+            self.checkpoint_where_due(chores).map_err(|error| error.to_string())?;
             chores.checkpoint_not_before_ms = 0;
         }
         for index in 0..self.partitions.len() {
@@ -175,45 +171,37 @@ impl Engine {
         self.log.roll_if_full().map(|_| ()).map_err(|error| error.to_string())
     }
 
-    /// A checkpoint for every share of the tail that was written, or of the time that went by, of the partition whose
-    /// last one is oldest; and one for every partition that cannot fit its memory because of what is not yet in the
-    /// cold store.
-    fn checkpoint_where_due(&self, chores: &mut Chores, now_ms: u64) -> Result<(), ColdError> {
+    /// A checkpoint for every share of the tail that was written, of the partition whose last one is oldest; one for
+    /// every partition with as many changes as would fill a share, if the log says them in less (hot counters come to
+    /// the cold store as often as others); and one for every partition that cannot fit its memory because of what is
+    /// not yet in the cold store.
+    fn checkpoint_where_due(&self, chores: &mut Chores) -> Result<(), ColdError> {
         let share = self.log_tail_bytes / self.partitions.len() as u64;
         let end = self.log.end();
         let start = self.oldest_cut.load(Ordering::Acquire).max(chores.checkpoint_at);
-        let pause_ms = CHECKPOINT_ROUND_MS / self.partitions.len() as u64;
-        let at_ms = *chores.checkpoint_at_ms.get_or_insert(now_ms);
         if end.saturating_sub(start) >= share {
-            self.checkpoint(self.oldest_cut(|_, _| true).unwrap_or(0))?;
+            let oldest = {
+                let cuts = self.cuts.lock();
+                cuts.iter().enumerate().min_by_key(|(_, offset)| **offset).map_or(0, |(index, _)| index)
+            };
+            self.checkpoint(oldest as u16)?;
             // Only part of the way, so that a backlog is worked off one by one.
             chores.checkpoint_at = start + share;
-            chores.checkpoint_at_ms = Some(now_ms);
-        } else if now_ms >= at_ms.saturating_add(pause_ms) || now_ms < at_ms {
-            let has_changed = |index: usize, cut: u64| self.partitions[index].lock().last_offset > cut;
-            if let Some(partition) = self.oldest_cut(has_changed) {
-                self.checkpoint(partition)?;
-            }
-            chores.checkpoint_at_ms = Some(now_ms);
         }
         for index in 0..self.partitions.len() {
-            let crowded = {
+            let (crowded, changed) = {
                 let mut held = self.partitions[index].lock();
                 held.make_room(self.partition_budget_bytes);
-                held.excess_bytes(self.partition_budget_bytes) > self.partition_budget_bytes / 8
+                let excess_bytes = held.excess_bytes(self.partition_budget_bytes);
+                (excess_bytes > self.partition_budget_bytes / 8, held.sequence - held.cut_sequence)
             };
             if crowded {
                 self.relieve(index as u16)?;
+            } else if changed >= share / CHANGE_BYTES {
+                self.checkpoint(index as u16)?;
             }
         }
         Ok(())
-    }
-
-    /// The partition whose last checkpoint is oldest, among those of which `counts` holds, given its cut.
-    fn oldest_cut(&self, counts: impl Fn(usize, u64) -> bool) -> Option<u16> {
-        let cuts = self.cuts.lock().clone();
-        let cuts = cuts.iter().enumerate().filter(|(index, offset)| counts(*index, **offset));
-        cuts.min_by_key(|(_, offset)| **offset).map(|(index, _)| index as u16)
     }
 
     /// Checkpoints a partition and evicts what that made evictable. Where the log is what is too long, the

@@ -468,16 +468,19 @@ fn many_at_once_are_as_one_by_one() {
     assert_sound(&reopened);
 }
 
+/// The log says a run of additions in a few bytes, so the length of the log is no measure of what was counted.
 #[test]
-fn what_changed_long_ago_is_in_the_cold_store() {
+fn a_hot_counter_reaches_the_cold_store() {
     let folder = tempfile::tempdir().unwrap();
-    let engine = open(folder.path());
-    one(&engine, "a", add(1));
-    for minute in 0..20 {
-        engine.tend(NOW + minute * 60_000);
+    let options = Options { log_tail_bytes: 16 << 20, memory_bytes: 64 << 20, ..Options::default() };
+    let engine = open_with(folder.path(), options);
+    for _ in 0..30 {
+        let mut batch = Batch::default();
+        for _ in 0..10_000 {
+            batch.push(b"hot", add(1));
+        }
+        run(&engine, &mut batch, NOW);
     }
+    engine.tend(NOW);
     assert!(fact(&engine, "checkpoints") >= 1);
-    let checkpoints = fact(&engine, "checkpoints");
-    (20..40).for_each(|minute| engine.tend(NOW + minute * 60_000));
-    assert_eq!(fact(&engine, "checkpoints"), checkpoints, "nothing has changed since");
 }

@@ -470,6 +470,12 @@ impl<'a> Reader<'a> {
         Ok(Remembered { identity, fingerprint, at_ms, outcome })
     }
 
+    /// Of an identity and what is remembered under it, only when that was.
+    pub fn remembered_at_ms(&mut self) -> Result<u64, Malformed> {
+        let _identity_and_fingerprint: [u8; 16 + 8] = self.array()?;
+        self.varint()
+    }
+
     /// A session.
     pub fn session(&mut self) -> Result<Session, Malformed> {
         Ok(Session { epoch: self.varint()?, sequence: self.varint()?, refusal: read_refusal(self.byte()?)? })

@@ -20,9 +20,10 @@ use super::plan::{Draft, View};
 /// Requests that are worth executing: more of them gain nothing, and what belongs to them would no longer fit the
 /// processor's nearest caches.
 const REQUESTS_WORTH_EXECUTING: usize = 512;
-/// After a batch that had to be taken apart, so many wake-ups execute every connection by itself. Where most requests miss,
-/// the attempt would mostly be in vain.
-const WAKEUPS_APART: u32 = 64;
+/// After a batch that had to be taken apart, wake-ups execute every connection by itself: one after the first such
+/// batch, twice as many after every further one, and at most so many. Where most requests miss, the attempt would
+/// mostly be in vain.
+const WAKEUPS_APART_MAX: u32 = 64;
 
 /// See the head of this file.
 #[derive(Debug, Default)]
@@ -32,6 +33,8 @@ pub struct Round {
     parts: Vec<Part>,
     /// How many more wake-ups put nothing together.
     apart: u32,
+    /// How many it was the last time; half of it for every batch since then that ran as a whole.
+    last_apart: u32,
 }
 
 /// What one connection asked.
@@ -126,7 +129,15 @@ impl Round {
 
     /// Putting parts together did not help.
     pub fn stay_apart(&mut self) {
-        self.apart = WAKEUPS_APART;
+        self.last_apart = (self.last_apart * 2).clamp(1, WAKEUPS_APART_MAX);
+        self.apart = self.last_apart;
+    }
+
+    /// Putting parts together did help.
+    pub fn stay_together(&mut self) {
+        if self.parts.len() > 1 {
+            self.last_apart /= 2;
+        }
     }
 
     /// A wake-up is over.

@@ -231,6 +231,7 @@ impl Turn<'_> {
         let mut round = std::mem::take(self.round);
         match self.execute_batch(round.batch()) {
             Some(Ok(())) => {
+                round.stay_together();
                 for part in round.parts() {
                     deliver(self, part, Executed::Answered(round.view(part), Ok(())));
                 }
