@@ -175,8 +175,10 @@ impl Engine {
         page.reveals = held.last_offset.max(page.reveals);
         for (row, live_on_disk) in found {
             let Some(key) = row.get(rows::CELL_PREFIX.len()..) else { continue };
-            // Memory knows better where it knows.
+            // Memory knows better where it knows. What was made again is shown by the walk in memory, also while the
+            // row of its former life is still there.
             let live = match held.table.find(held.hash(key), key) {
+                Some(number) if held.table.flags(number).any(Flags::NEWBORN) => false,
                 Some(number) => held.table.cell(number).is_some_and(|cell| cell.is_live(now_ms)),
                 None => live_on_disk,
             };

@@ -344,11 +344,17 @@ fn more_counters_than_memory() {
     for (n, extra) in &added {
         assert_eq!(value(&engine, &key(*n)), i64::from(*n) + extra);
     }
+    for n in (0..count).step_by(1_000) {
+        one(&engine, &key(n), Action::Delete(Condition::Always));
+        one(&engine, &key(n), add(1));
+    }
     let mut seen = BTreeSet::new();
     let mut cursor = 0;
     loop {
         let page = engine.scan(cursor, 5_000, NOW).unwrap();
-        seen.extend(page.keys);
+        for key in page.keys {
+            assert!(seen.insert(key), "a key that was made again is shown once");
+        }
         cursor = page.cursor;
         if cursor == 0 {
             break;
