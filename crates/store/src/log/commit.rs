@@ -136,7 +136,7 @@ impl Log {
         if self.durable() < sealed.next_base {
             self.sync(io)?;
         }
-        let header = encode_header(sealed.next.number, sealed.next_base);
+        let header = encode_header(sealed.next.number, sealed.next_base, sealed.next.capacity);
         io.segment = sealed.next;
         io.base = sealed.next_base;
         self.write(io, &header, 0)?;

@@ -80,7 +80,7 @@ struct Found {
 impl Found {
     fn live(&self) -> Option<(&Found, u64)> {
         match self.header {
-            HeaderState::Live { base } => Some((self, base)),
+            HeaderState::Live { base, .. } => Some((self, base)),
             HeaderState::Blank => None,
         }
     }
@@ -158,12 +158,25 @@ fn survey(disk: &dyn Disk, dir: &Path) -> Result<Survey, LogError> {
                 let mut header = [0; SEGMENT_HEADER_BYTES];
                 let length = file.read_at(&mut header, 0).map_err(LogError::io("read", &path))?;
                 let header = decode_header(&header[..length], number, &path)?;
+                check_length(&*file, &path, header)?;
                 found.push(Found { number, path, file, header });
             }
         }
     }
     found.sort_by_key(|found| found.number);
     Ok(Survey { found, spares, newest })
+}
+
+/// A file in use never changes its length, so one that is shorter than its header says was cut by somebody else, and
+/// nothing in it tells how much was in the rest.
+fn check_length(file: &dyn DiskFile, path: &Path, header: HeaderState) -> Result<(), LogError> {
+    let HeaderState::Live { capacity, .. } = header else { return Ok(()) };
+    let length = file.len().map_err(LogError::io("read", path))?;
+    if length >= capacity {
+        return Ok(());
+    }
+    let what = format!("the file ends here, and had {capacity} bytes");
+    Err(LogError::Damage { file: path.to_path_buf(), offset: length, what })
 }
 
 /// Every segment behind the last valid header up to the newest ever made must be there: where one is not, nothing
@@ -201,8 +214,8 @@ fn arrange(
     let mut live: VecDeque<Live> = VecDeque::new();
     for file in found.iter().rev() {
         match (file.header, live.front()) {
-            (HeaderState::Live { base }, None) => live.push_front(Live { number: file.number, base }),
-            (HeaderState::Live { base }, Some(next)) if file.number + 1 == next.number => {
+            (HeaderState::Live { base, .. }, None) => live.push_front(Live { number: file.number, base }),
+            (HeaderState::Live { base, .. }, Some(next)) if file.number + 1 == next.number => {
                 live.push_front(Live { number: file.number, base });
             }
             (_, None) => {}
@@ -248,7 +261,7 @@ fn begin(
     }
     // Made anew, over the one that is there.
     let segment = pool.take_next()?;
-    write_durably(&segment, &encode_header(segment.number, 0), 0)?;
+    write_durably(&segment, &encode_header(segment.number, 0, segment.capacity), 0)?;
     pool.push_live(segment.number, 0);
     (reading.visit)(Visit::Segment { number: segment.number, base: 0 })?;
     Ok((segment, 0, SEGMENT_HEADER_BYTES as u64))

@@ -1,11 +1,12 @@
 //! Segment files: their names, their header, a handle. All numbers are little-endian.
 //!
 //! ```text
-//!   0          8         12         16         24         32                  60    64
-//!   | QUIPULOG | version | features | number   | base     | zeros             | crc | frames ...
+//!   0          8         12         16         24         32         40       60    64
+//!   | QUIPULOG | version | features | number   | base     | capacity | zeros  | crc | frames ...
 //! ```
 //! `base` is the global offset of the file's first byte: the byte at position p of the file has offset
-//! base + p, and the next segment's base is where the frames of this one end. The checksum covers the 60
+//! base + p, and the next segment's base is where the frames of this one end. `capacity` is the length that the file
+//! had when it came into use, and has ever since: one that is shorter was cut. The checksum covers the 60
 //! bytes before it; magic, version and checksum stay where they are in every future version.
 //!
 //! ```text
@@ -79,13 +80,14 @@ pub(super) struct Segment {
     pub(super) capacity: u64,
 }
 
-pub(super) fn encode_header(number: u64, base: u64) -> [u8; SEGMENT_HEADER_BYTES] {
+pub(super) fn encode_header(number: u64, base: u64, capacity: u64) -> [u8; SEGMENT_HEADER_BYTES] {
     let mut header = [0; SEGMENT_HEADER_BYTES];
     header[..8].copy_from_slice(MAGIC);
     header[8..12].copy_from_slice(&VERSION.to_le_bytes());
     header[12..16].copy_from_slice(&FEATURES.to_le_bytes());
     header[16..24].copy_from_slice(&number.to_le_bytes());
     header[24..32].copy_from_slice(&base.to_le_bytes());
+    header[32..40].copy_from_slice(&capacity.to_le_bytes());
     let checksum = crc32fast::hash(&header[..CHECKSUM_AT]);
     header[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
     header
@@ -94,8 +96,8 @@ pub(super) fn encode_header(number: u64, base: u64) -> [u8; SEGMENT_HEADER_BYTES
 /// What the first bytes of a `.log` file say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HeaderState {
-    /// In use, and where it begins.
-    Live { base: u64 },
+    /// In use: where it begins, and how long its file is.
+    Live { base: u64, capacity: u64 },
     /// Not the header of this number: a segment made ready, a header that was torn, or damage. The neighbours
     /// and the frames tell which.
     Blank,
@@ -122,7 +124,7 @@ pub(super) fn decode_header(bytes: &[u8], number: u64, path: &Path) -> Result<He
     if u64_at(16) != number {
         return Ok(HeaderState::Blank);
     }
-    Ok(HeaderState::Live { base: u64_at(24) })
+    Ok(HeaderState::Live { base: u64_at(24), capacity: u64_at(32) })
 }
 
 #[cfg(test)]
@@ -150,8 +152,9 @@ mod tests {
     #[test]
     fn a_header_is_live_only_whole_and_under_its_own_number() {
         let path = Path::new("file");
-        let header = encode_header(5, 4096);
-        assert_eq!(decode_header(&header, 5, path).unwrap(), HeaderState::Live { base: 4096 });
+        let header = encode_header(5, 4096, 1 << 40);
+        let live = HeaderState::Live { base: 4096, capacity: 1 << 40 };
+        assert_eq!(decode_header(&header, 5, path).unwrap(), live);
         assert_eq!(decode_header(&header, 6, path).unwrap(), HeaderState::Blank);
         assert_eq!(decode_header(&header[..63], 5, path).unwrap(), HeaderState::Blank);
         for bit in 0..SEGMENT_HEADER_BYTES * 8 {
@@ -164,7 +167,7 @@ mod tests {
     #[test]
     fn an_unknown_format_is_refused_with_a_way_out() {
         for (at, found) in [(8, "version 2 with features 0x0"), (12, "version 1 with features 0x1")] {
-            let mut header = encode_header(5, 4096);
+            let mut header = encode_header(5, 4096, 1 << 20);
             header[at] = if at == 8 { 2 } else { 1 };
             let checksum = crc32fast::hash(&header[..CHECKSUM_AT]);
             header[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());

@@ -121,7 +121,7 @@ fn a_file_of_an_unknown_version_is_refused_and_left_alone() {
     drop(open(&disk));
     let path = Path::new(DIR).join("000000000001.log");
     let file = disk.open(&path).unwrap();
-    let mut header = segment::encode_header(1, 0);
+    let mut header = segment::encode_header(1, 0, 0);
     header[8] = 9;
     let checksum = crc32fast::hash(&header[..60]);
     header[60..].copy_from_slice(&checksum.to_le_bytes());
@@ -130,4 +130,27 @@ fn a_file_of_an_unknown_version_is_refused_and_left_alone() {
     let error = open_at(&disk, 0).err().unwrap();
     assert!(matches!(error, LogError::Version { .. }), "{error}");
     assert!(disk.operations() - operations <= 1, "nothing but the folder was touched");
+}
+
+#[test]
+fn a_file_that_was_cut_is_damage_wherever_it_was_cut() {
+    let intact = SimDisk::new(1);
+    closed_log(&intact);
+    for path in log_files(&intact) {
+        let mut bytes = vec![0; intact.open(&path).unwrap().len().unwrap() as usize];
+        intact.open(&path).unwrap().read_at(&mut bytes, 0).unwrap();
+        let is_in_use = bytes.starts_with(b"QUIPULOG");
+        for length in (segment::SEGMENT_HEADER_BYTES..bytes.len()).step_by(61) {
+            let disk = intact.fork(1);
+            disk.kill();
+            disk.create(&path).unwrap().write_at(&bytes[..length], 0).unwrap();
+            match open_at(&disk, 0) {
+                Err(LogError::Damage { file, offset, .. }) => {
+                    assert_eq!((file, offset), (path.clone(), length as u64))
+                }
+                Err(error) => panic!("{length} bytes of {}: {error}", path.display()),
+                Ok(_) => assert!(!is_in_use, "{length} bytes of {}", path.display()),
+            }
+        }
+    }
 }
