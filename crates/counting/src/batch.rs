@@ -22,12 +22,12 @@ impl Span {
     }
 }
 
-/// A request id as the caller gave it, and which item of a batch under that id this is.
+/// A request id as the caller gave it, and which of the requests for one counter under that id this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestId {
     /// Where the bytes lie.
     pub span: Span,
-    /// Index of the item, 0 for a request of its own.
+    /// How many came before it, 0 for a request of its own.
     pub index: u32,
 }
 

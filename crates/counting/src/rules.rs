@@ -65,7 +65,17 @@ fn decide_add(live: Option<Cell>, add: &Add, limits: &Limits, now_ms: u64, seque
         return refuse(live, Refusal::ConditionUnmet);
     }
     match bounded_sum(live, add, limits) {
-        Ok(sum) => changed(live, sum, add.expiry, limits, now_ms, sequence),
+        Ok(sum) => match live {
+            // At its bound there was nothing left to take, and nothing was done: that is no change.
+            Some(cell)
+                if sum == cell.value
+                    && add.delta != 0
+                    && expiry_after(add.expiry, cell.expires_at_ms, now_ms) == cell.expires_at_ms =>
+            {
+                Verdict { change: Change::Keep, reply: Reply::state(live) }
+            }
+            _ => changed(live, sum, add.expiry, limits, now_ms, sequence),
+        },
         Err(refusal) => refuse(live, refusal),
     }
 }

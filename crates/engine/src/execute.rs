@@ -564,14 +564,15 @@ impl Run<'_, '_> {
             (_, false) => fingerprint(&batch.requests[index].action),
         };
         let prints: Vec<u64> = (group.start..group.end).map(print).collect();
-        if let Some(first) = self.places.get(group.start).and_then(|place| self.remembered(*place)) {
-            let matches = first.fingerprint == prints[0];
-            for (index, print) in (group.start..group.end).zip(&prints) {
-                let known = self.remembered(self.places[index]).filter(|_| matches);
-                replies.push(
-                    known.map_or_else(|| first.answer(!first.fingerprint), |known| known.answer(*print)),
-                );
-            }
+        let known: Vec<Option<Remembered>> =
+            (group.start..group.end).map(|index| self.remembered(self.places[index])).collect();
+        if let Some(any) = known.iter().flatten().next() {
+            // The same group, or one that shares counters with it: then none of it was asked for under this id.
+            let is_same = known[0].is_some_and(|first| first.fingerprint == prints[0]);
+            replies.extend(known.iter().zip(&prints).map(|(known, print)| match known {
+                Some(known) if is_same => known.answer(*print),
+                _ => any.answer(!any.fingerprint),
+            }));
             return;
         }
         let from = replies.len();

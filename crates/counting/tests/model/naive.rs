@@ -93,6 +93,15 @@ pub fn ask(world: &mut World, key: usize, action: &Action, limits: &Limits, now:
             (current, new)
         }
         (Action::Add(add), _) => match sum(before, add, limits) {
+            Ok(value)
+                if add.delta != 0
+                    && before == Some(value)
+                    && old.as_ref().is_some_and(|counter| {
+                        birth_or_new_expiry(add.expiry, &old, limits, now) == counter.expires
+                    }) =>
+            {
+                return Told { refusal: None, before, after: old, applied: 0 };
+            }
             Ok(value) => (value, birth_or_new_expiry(add.expiry, &old, limits, now)),
             Err(refusal) => return refused(refusal),
         },

@@ -2,8 +2,10 @@
 //!
 //! Independent items succeed or fail alone: the answer is 200 and each result says how it went. An atomic batch is
 //! done as a whole or answered with a problem that carries the results. A retry is recognized by each item's
-//! `requestId`, or by one `Idempotency-Key`, under which items are told apart by their place.
+//! `requestId`, or by one `Idempotency-Key`, under which items for one counter are told apart by which of them they
+//! are: who makes the batch again from a map may send the counters in another order.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -44,6 +46,7 @@ pub async fn increment(State(app): State<Arc<App>>, id: RequestId, NoQuery: NoQu
 
 fn additions(body: &BatchAddBody, id: Option<&[u8]>) -> Result<Batch, BodyError> {
     let mut batch = Batch::default();
+    let mut seen: HashMap<Vec<u8>, u32> = HashMap::new();
     for (index, item) in body.items.iter().enumerate() {
         let (key, add) = item.0.to_item(index)?;
         match (&item.0.request_id, id) {
@@ -52,7 +55,11 @@ fn additions(body: &BatchAddBody, id: Option<&[u8]>) -> Result<Batch, BodyError>
                 return Err(BodyError(format!("items[{index}]: `requestId`: {hint}")));
             }
             (Some(item_id), _) => batch.push_with_id(&key, Action::Add(add), item_id.as_bytes(), 0),
-            (None, Some(id)) => batch.push_with_id(&key, Action::Add(add), id, index as u32),
+            (None, Some(id)) => {
+                let earlier = seen.entry(key.to_vec()).or_default();
+                *earlier += 1;
+                batch.push_with_id(&key, Action::Add(add), id, *earlier - 1)
+            }
             (None, None) => batch.push(&key, Action::Add(add)),
         };
     }

@@ -321,14 +321,23 @@ async fn independent_batches() {
     // An item's id is the same as that of a call of its own.
     let alone = [("idempotency-key", "r")];
     api.expect("POST counters/a/increment", &alone, "", 200, json!({"value": 3, "duplicate": true})).await;
-    // One id for the whole batch tells items apart by their place, also on the same key.
+    // One id for the whole batch tells items on the same key apart, in whatever order the keys come.
     let id = [("idempotency-key", "batch-1")];
-    let body = r#"{"items":[{"key":"c"},{"key":"c"},{"key":"c"}]}"#;
-    for replayed in [None, Some("true")] {
-        let reply = api.expect("POST counters/batch-increment", &id, body, 200, json!({})).await;
-        assert_eq!(reply.body["results"][2]["value"], json!(3));
+    for (keys, last, replayed) in [("cccd", 1, None), ("cccd", 1, Some("true")), ("dccc", 3, Some("true"))] {
+        let items: Vec<_> = keys.chars().map(|key| json!({"key": key.to_string()})).collect();
+        let body = json!({"items": items}).to_string();
+        let reply = api.expect("POST counters/batch-increment", &id, &body, 200, json!({})).await;
+        assert_eq!(reply.body["results"][3]["value"], json!(last));
         assert_eq!(reply.header("idempotent-replayed"), replayed);
     }
+    // Whole or not at all: another batch that shares a counter with one of this id is another request.
+    let atomic =
+        |keys: [&str; 2]| json!({"atomic": true, "items": keys.map(|key| json!({"key": key}))}).to_string();
+    let id = [("idempotency-key", "batch-2")];
+    for (keys, status) in [(["x", "y"], 200), (["y", "x"], 422), (["z", "x"], 422), (["x", "y"], 200)] {
+        api.expect("POST counters/batch-increment", &id, &atomic(keys), status, json!({})).await;
+    }
+    api.expect("GET counters/x", &[], "", 200, json!({"value": 1})).await;
     let body = r#"{"keys":["c",{"keyBase64":"/w=="},"none"]}"#;
     let reply = api.expect("POST counters/batch-get", &[], body, 200, json!({})).await;
     let values: Vec<_> =

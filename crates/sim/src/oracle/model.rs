@@ -262,13 +262,12 @@ impl Model {
             0 => Asked::Group(items.to_vec()),
             _ => Asked::Single(items[index].1),
         };
-        if let Some(id) = id
-            && let Some(first) = self.known((items[0].0, id, 0))
-        {
-            let is_same = first.asked == asked(0);
-            let answer = |index: usize| match self.known((items[index].0, id, index as u32)) {
+        let known = |index: usize| self.known((items[index].0, id?, index as u32));
+        if let Some(any) = (0..items.len()).find_map(known) {
+            let is_same = known(0).is_some_and(|first| first.asked == asked(0));
+            let answer = |index: usize| match known(index) {
                 Some(known) if is_same => replay(known, &asked(index)),
-                _ => reused(first),
+                _ => reused(any),
             };
             return (0..items.len()).map(answer).collect();
         }

@@ -101,6 +101,13 @@ pub fn decide(
     let old_expiry = live.and_then(|counter| counter.expires);
     let (value, expires) = match (action, live) {
         (Action::Add(add), _) => match sum(live.map(|counter| counter.value), add, policy) {
+            Ok(value)
+                if add.delta != 0
+                    && live.is_some_and(|counter| counter.value == value)
+                    && expiry_of_change(add.expiry, live, policy, now) == old_expiry =>
+            {
+                return unchanged;
+            }
             Ok(value) => (value, expiry_of_change(add.expiry, live, policy, now)),
             Err(refusal) => return refused(refusal),
         },

@@ -131,7 +131,8 @@ fn whole<E: de::Error>(number: f64, expected: &dyn de::Expected) -> Result<i64, 
     if number.fract() != 0.0 {
         return Err(E::invalid_value(de::Unexpected::Float(number), expected));
     }
-    if number.abs() > EXACT_INTEGER_MAX as f64 {
+    // 2^53 + 1 has become 2^53 by now.
+    if number.abs() >= EXACT_INTEGER_MAX as f64 {
         return Err(E::custom(
             "a number beyond 2^53 must be written without fraction and exponent, or as a string",
         ));
@@ -494,7 +495,8 @@ mod tests {
             (r#"{"delta":1,"maximum":5}"#, "unknown field `maximum`"),
             (r#"{"delta":1.5}"#, "`delta`: "),
             (r#"{"delta":1e30}"#, "`delta`: a number beyond 2^53 must be written without fraction"),
-            (r#"{"delta":9007199254740994.0}"#, "`delta`: a number beyond 2^53"),
+            (r#"{"delta":9007199254740993.0}"#, "`delta`: a number beyond 2^53"),
+            (r#"{"delta":-9.007199254740993e15}"#, "`delta`: a number beyond 2^53"),
             (
                 r#"{"ttlMs":0.5}"#,
                 "`ttlMs`: invalid value: floating point `0.5`, expected a whole number from 1",
