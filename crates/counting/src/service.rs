@@ -65,11 +65,11 @@ pub trait Counters: Send + Sync {
     /// Makes sure that everything up to `offset` may be revealed, as the durability mode demands. Blocks.
     fn settle(&self, offset: u64) -> Result<(), Unavailable>;
 
-    /// The same without blocking: calls back, at once where nothing is to wait for.
+    /// The same without waiting for a sync: calls back, at once where none is to be waited for.
     fn when_settled(&self, offset: u64, settled: Box<dyn FnOnce(Result<(), Unavailable>) + Send>);
 
-    /// All policies.
-    fn policies(&self) -> Policies;
+    /// All policies. Blocks.
+    fn policies(&self) -> Result<Policies, Unavailable>;
 
     /// Stores or removes a policy; durable and in force when it returns. Returns whether one was there before.
     /// Blocks.

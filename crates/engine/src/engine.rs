@@ -313,7 +313,7 @@ impl Counters for Engine {
         let settled = match self.durability {
             Durability::Sync => self.log.commit(offset),
             // Handed to the system before the reply, so that only a power cut can take it back.
-            Durability::Interval { .. } | Durability::None => self.log.write_out(),
+            Durability::Interval { .. } | Durability::None => self.log.write_up_to(offset),
         };
         settled.map_err(|error| self.poison(error))
     }
@@ -327,11 +327,10 @@ impl Counters for Engine {
         }
     }
 
-    fn policies(&self) -> Policies {
+    fn policies(&self) -> Result<Policies, Unavailable> {
         let policies = self.policies.read().clone();
-        // Should this fail nothing is acknowledged any more, and the process ends.
-        let _ = self.settle(self.policies_offset.load(Ordering::Acquire));
-        policies
+        self.settle(self.policies_offset.load(Ordering::Acquire))?;
+        Ok(policies)
     }
 
     fn set_policy(&self, pattern: &[u8], policy: Option<Policy>, now_ms: u64) -> Result<bool, Unavailable> {

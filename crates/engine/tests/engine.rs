@@ -269,7 +269,7 @@ fn policies_hold_on_every_path_and_survive() {
     let capped = Policy { min: Some(0), max: Some(10), ..Policy::default() };
     assert!(!engine.set_policy(b"stock:*", Some(capped.clone()), NOW).unwrap());
     for stage in ["fresh", "replayed", "from a checkpoint"] {
-        assert_eq!(engine.policies().get(b"stock:*"), Some(&capped), "{stage}");
+        assert_eq!(engine.policies().unwrap().get(b"stock:*"), Some(&capped), "{stage}");
         assert_eq!(one(&engine, "stock:1", add(11)).refusal, Some(Refusal::AboveCeiling), "{stage}");
         let set = Action::Set(Set { value: -1, expiry: Expiry::Keep, condition: Condition::Always });
         assert_eq!(one(&engine, "stock:1", set).refusal, Some(Refusal::BelowFloor), "{stage}");

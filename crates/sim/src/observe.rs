@@ -23,6 +23,6 @@ pub fn everything(engine: &Engine, universe: &Universe, now: u64) -> Result<Foun
         cells.extend(batch.replies.iter().map(|reply| reply.exists.then_some(reply.cell)));
     }
     let policies: BTreeMap<_, _> =
-        engine.policies().iter().map(|(pattern, policy)| (pattern.to_vec(), policy.clone())).collect();
+        engine.policies()?.iter().map(|(pattern, policy)| (pattern.to_vec(), policy.clone())).collect();
     Ok(Found { cells, policies })
 }

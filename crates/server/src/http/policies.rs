@@ -14,13 +14,13 @@ use super::answer::{self, Answer, Refused};
 use super::extract::{Body, Name, NoQuery};
 
 pub async fn list(State(app): State<Arc<App>>, NoQuery: NoQuery) -> Answer {
-    let policies = app.counters.policies();
+    let policies = waiting(&app, |app| app.counters.policies()).await?;
     let policies = policies.iter().map(|(pattern, policy)| PolicyReply::of(pattern, policy)).collect();
     Ok(answer::json(StatusCode::OK, &PoliciesBody { policies }))
 }
 
 pub async fn read(State(app): State<Arc<App>>, Name(pattern): Name, NoQuery: NoQuery) -> Answer {
-    match app.counters.policies().get(&pattern) {
+    match waiting(&app, |app| app.counters.policies()).await?.get(&pattern) {
         Some(policy) => Ok(answer::json(StatusCode::OK, &PolicyReply::of(&pattern, policy))),
         None => {
             let shown = String::from_utf8_lossy(&pattern);
@@ -48,13 +48,18 @@ pub async fn delete(
     Ok(answer::json(StatusCode::OK, &PolicyRemoved { pattern: PatternName::of(&pattern), existed }))
 }
 
-/// Storing a policy waits for the disk, so it must not hold a thread that others are served by.
 async fn store(app: &Arc<App>, pattern: &[u8], policy: Option<Policy>) -> Result<bool, Refused> {
-    let (app, pattern) = (Arc::clone(app), pattern.to_vec());
-    let stored = tokio::task::spawn_blocking(move || {
-        let now_ms = app.clock.now_ms();
-        app.counters.set_policy(&pattern, policy, now_ms)
-    });
-    let stored = stored.await.unwrap_or_else(|error| Err(Unavailable::Failed(error.to_string())));
-    stored.map_err(|reason| Problem::unavailable(&reason).into())
+    let pattern = pattern.to_vec();
+    waiting(app, move |app| app.counters.set_policy(&pattern, policy, app.clock.now_ms())).await
+}
+
+/// What waits for the disk must not hold a thread that others are served by.
+async fn waiting<T: Send + 'static>(
+    app: &Arc<App>,
+    work: impl FnOnce(&App) -> Result<T, Unavailable> + Send + 'static,
+) -> Result<T, Refused> {
+    let app = Arc::clone(app);
+    let done = tokio::task::spawn_blocking(move || work(&app)).await;
+    let done = done.unwrap_or_else(|error| Err(Unavailable::Failed(error.to_string())));
+    done.map_err(|reason| Problem::unavailable(&reason).into())
 }

@@ -132,8 +132,8 @@ impl Counters for Scripted {
         settled(self.settle(offset));
     }
 
-    fn policies(&self) -> Policies {
-        Policies::default()
+    fn policies(&self) -> Result<Policies, Unavailable> {
+        Ok(Policies::default())
     }
 
     fn set_policy(&self, _: &[u8], _: Option<Policy>, _: u64) -> Result<bool, Unavailable> {

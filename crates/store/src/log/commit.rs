@@ -8,7 +8,7 @@ use super::pending::Sealed;
 use super::segment::{SEGMENT_HEADER_BYTES, Segment, encode_header};
 use super::{Log, LogError};
 
-/// What the writer needs; its lock makes a thread the one that writes and syncs for all.
+/// What the writer needs; its lock makes a thread the one that writes for all.
 pub(super) struct Io {
     pub(super) segment: Arc<Segment>,
     pub(super) base: u64,
@@ -42,13 +42,17 @@ impl Log {
             }
             leader = self.wait_for_leader(offset);
         }
-        let mut io = self.io.lock();
-        self.check_poison()?;
-        if self.durable() >= offset {
-            return Ok(());
-        }
-        self.flush(&mut io)?;
-        self.sync(&io)
+        let (segment, written) = {
+            let mut io = self.io.lock();
+            self.check_poison()?;
+            if self.durable() >= offset {
+                return Ok(());
+            }
+            self.flush(&mut io)?;
+            (Arc::clone(&io.segment), self.written())
+        };
+        // No longer under the lock: whoever needs no sync hands its records to the system meanwhile.
+        self.sync(&segment, written)
     }
 
     /// Becomes the one who commits, or waits until the one who does is done. Waiting happens here and not
@@ -63,6 +67,12 @@ impl Log {
             self.leader_done.wait(&mut has_leader);
         }
         None
+    }
+
+    /// Returns when everything up to `offset` is handed to the file system, without syncing it.
+    pub fn write_up_to(&self, offset: u64) -> Result<(), LogError> {
+        self.check_poison()?;
+        if self.written() >= offset { Ok(()) } else { self.write_out() }
     }
 
     /// Hands everything appended so far to the file system, without syncing it.
@@ -134,14 +144,14 @@ impl Log {
         self.write_frames(io, sealed.start, &mut sealed.bytes)?;
         debug_assert_eq!(self.written(), sealed.next_base, "segments are contiguous");
         if self.durable() < sealed.next_base {
-            self.sync(io)?;
+            self.sync(&io.segment, self.written())?;
         }
         let header = encode_header(sealed.next.number, sealed.next_base, sealed.next.capacity);
         io.segment = sealed.next;
         io.base = sealed.next_base;
         self.write(io, &header, 0)?;
         self.written.store(io.base + SEGMENT_HEADER_BYTES as u64, Ordering::Release);
-        self.sync(io)
+        self.sync(&io.segment, self.written())
     }
 
     fn write_frames(&self, io: &Io, start: u64, bytes: &mut [u8]) -> Result<(), LogError> {
@@ -161,10 +171,14 @@ impl Log {
         result.map_err(|error| self.poison("write", &io.segment, &error))
     }
 
-    fn sync(&self, io: &Io) -> Result<(), LogError> {
+    /// Syncs the segment that holds what is `written` by now; all before it is durable.
+    fn sync(&self, segment: &Segment, written: u64) -> Result<(), LogError> {
+        // One at a time: the system tells of a failure once, and nobody may take what it says next for success.
+        let _one = self.syncing.lock();
+        self.check_poison()?;
         self.syncs.fetch_add(1, Ordering::Relaxed);
-        io.segment.file.sync_data().map_err(|error| self.poison("sync", &io.segment, &error))?;
-        self.durable.store(self.written(), Ordering::Release);
+        segment.file.sync_data().map_err(|error| self.poison("sync", segment, &error))?;
+        self.durable.fetch_max(written, Ordering::AcqRel);
         Ok(())
     }
 }

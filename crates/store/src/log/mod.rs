@@ -69,8 +69,10 @@ pub struct Log {
     gate: RwLock<Active>,
     /// Where appends go. Held for a copy, never for I/O.
     pending: Mutex<Pending>,
-    /// Whoever holds it writes and syncs, for everybody.
+    /// Whoever holds it writes, for everybody.
     io: Mutex<Io>,
+    /// Held for a sync; taken after `io` where both are.
+    syncing: Mutex<()>,
     /// Somebody commits; those who come meanwhile wait for `leader_done`.
     has_leader: Mutex<bool>,
     leader_done: Condvar,
@@ -81,9 +83,9 @@ pub struct Log {
     end: AtomicU64,
     /// Where the pending buffer begins. Changed under `pending`.
     pending_start: AtomicU64,
-    /// Handed to the file system up to here. Changed under `io`, as `durable`.
+    /// Handed to the file system up to here. Changed under `io`.
     written: AtomicU64,
-    /// On disk up to here, whatever happens.
+    /// On disk up to here, whatever happens. Changed under `syncing`.
     durable: AtomicU64,
     /// Bytes that living appenders may still append, at worst.
     reserved: AtomicU64,
@@ -134,6 +136,7 @@ impl Log {
         Ok(Log {
             gate: RwLock::new(Active { number: active.number, base, capacity: active.capacity }),
             pending: Mutex::new(Pending::new(end)),
+            syncing: Mutex::new(()),
             has_leader: Mutex::new(false),
             leader_done: Condvar::new(),
             pool: Mutex::new(pool),

@@ -12,7 +12,7 @@ use super::{Durability, Log, LogError};
 /// More than every connection a process can have; whoever comes when all places are taken commits by itself.
 const WAITERS_MAX: usize = 65_536;
 
-/// Without durability, the most that the end of the process (not of the machine) takes away.
+/// Without durability, how often what nobody waits for (expiries, say) is handed to the system.
 const WRITE_OUT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How soon after a failure the next segment is tried again.

@@ -11,6 +11,7 @@ use quipu_counting::{Action, Add, Condition, Counters, GroupKind, ID_BYTES_MAX, 
 use quipu_wire::commands::Command;
 use quipu_wire::json::reply::PolicyReply;
 use quipu_wire::json::request::{PolicyBody, parse};
+use quipu_wire::refusal::unavailable_line;
 use quipu_wire::resp::{Arguments, Encoder, errors};
 
 use super::{Complaint, Deadline, Drafted, KEYS_PER_COMMAND_MAX, check_key, integer, is_option};
@@ -115,7 +116,10 @@ pub fn change_policy(command: Command, operands: Arguments<'_, '_>) -> Result<Jo
 /// Q.POLICY GET: the policy of a pattern as JSON, or null. Q.POLICY LIST: every policy as JSON, in the order of their
 /// patterns.
 pub fn answer_policies(counters: &dyn Counters, pattern: Option<&[u8]>, encoder: &mut Encoder<'_>) {
-    let policies = counters.policies();
+    let policies = match counters.policies() {
+        Ok(policies) => policies,
+        Err(reason) => return encoder.error(unavailable_line(&reason)),
+    };
     match pattern {
         Some(pattern) => match policies.get(pattern) {
             Some(policy) => encoder.bulk(&policy_json(pattern, policy)),
