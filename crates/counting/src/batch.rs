@@ -1,6 +1,6 @@
 //! Many requests that travel together.
 //!
-//! A front decodes everything a socket has into one batch and hands it over once. Keys and ids lie in one byte
+//! A front decodes what its sockets have into one batch and hands it over once. Keys and ids lie in one byte
 //! buffer that is reused from batch to batch, so a request costs no allocation.
 
 use crate::action::Action;

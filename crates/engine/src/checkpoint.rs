@@ -38,7 +38,8 @@ struct Begun {
 }
 
 impl Engine {
-    /// Checkpoints one partition. Everything stays as it was if it fails, and can be tried again.
+    /// Checkpoints one partition. If it fails before its one write, everything stays as it was and it can be tried again;
+    /// a failure after that only leaves old spaces and segments to the next one.
     pub fn checkpoint(&self, partition: u16) -> Result<(), ColdError> {
         self.checkpoint_in_steps(partition, &mut || {})
     }

@@ -352,13 +352,14 @@ impl Counters for Engine {
         home.sequence += 1;
         entry::put_policy(&mut home.effects, pattern, policy.as_ref());
         let mut record = Vec::with_capacity(room);
-        entry::put_section(&mut record, home.index, home.time_ms, home.sequence, &home.effects);
-        home.effects.clear();
+        home.put_section(&mut record);
         let offset = appender.append(&[&record]).map_err(|error| self.poison(error))?;
-        home.last_offset = offset;
+        home.appended(offset);
         self.policies_offset.store(offset, Ordering::Release);
         let existed = policies.set(pattern, policy);
         drop((policies, home, appender));
+        // The policy has happened: a segment that cannot be had now is the next appender's error.
+        let _ = self.log.roll_if_full();
         self.settle(offset)?;
         Ok(existed)
     }

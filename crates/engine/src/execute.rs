@@ -321,24 +321,13 @@ fn find_missing(
     (!missing.is_empty()).then_some(missing)
 }
 
-/// Makes the effects one record. The partitions it touched must not be shown before it is durable.
+/// Makes the effects of all partitions one record.
 fn append(appender: &Appender<'_>, guards: &mut Guards<'_>, record: &mut Vec<u8>) -> Result<u64, LogError> {
     record.clear();
-    for held in guards.iter_mut().flatten() {
-        if !held.effects.is_empty() {
-            entry::put_section(record, held.index, held.time_ms, held.sequence, &held.effects);
-        }
-    }
-    if record.is_empty() {
-        return Ok(newest_offset(guards));
-    }
-    let end = appender.append(&[record])?;
-    for held in guards.iter_mut().flatten() {
-        if !held.effects.is_empty() {
-            held.effects.clear();
-            held.effects.shrink_to(1 << 20);
-            held.last_offset = end;
-        }
+    guards.iter().flatten().for_each(|held| held.put_section(record));
+    if !record.is_empty() {
+        let end = appender.append(&[record])?;
+        guards.iter_mut().flatten().for_each(|held| held.appended(end));
     }
     Ok(newest_offset(guards))
 }

@@ -2,8 +2,8 @@
 //!
 //! Ids since the last cut are in memory whole. Older ones lie in the cold store, in spaces that each hold one
 //! slice of time and are dropped whole when the window has passed; of those only a 32-bit tag each is in
-//! memory, which says "certainly not" or "look on disk". A new id meets a tag of another by chance about once
-//! in 10,000 times.
+//! memory, which says "certainly not" or "look on disk". Of n tags in a partition, a new id meets one by
+//! chance n times in 2^32.
 //!
 //! Every checkpoint writes its ids as one *run*: buckets of about 64 ids, chosen by the first bits of the
 //! identity, one row each. A row per id would cost the cold store more than all the rest of a request.

@@ -193,6 +193,22 @@ impl Partition {
         (Some(self.table.set_cell(hash, number, after)), both.is_some())
     }
 
+    /// Appends what was done since [`Partition::begin`] to a record, if anything was.
+    pub fn put_section(&self, record: &mut Vec<u8>) {
+        if !self.effects.is_empty() {
+            entry::put_section(record, self.index, self.time_ms, self.sequence, &self.effects);
+        }
+    }
+
+    /// The log has that record now, up to `end`: what this partition shows must not be shown before it is durable.
+    pub fn appended(&mut self, end: u64) {
+        if !self.effects.is_empty() {
+            self.effects.clear();
+            self.effects.shrink_to(1 << 20);
+            self.last_offset = end;
+        }
+    }
+
     /// Carries out so many plain additions at once: memory and log hear of their sum. Returns the counter's record.
     pub fn add_times(
         &mut self,

@@ -9,7 +9,7 @@
 //!   'S' producer                    -> session
 //! space ids-<start ms 13>-<end ms 13>       request ids of one slice of time, a run per checkpoint
 //!   partition:2be 0x00 sequence:8be           -> bucket bits:1, then tags, 4 bytes each, little-endian
-//!   partition:2be 0x01 sequence:8be bucket:4be -> (identity:16 remembered)*
+//!   partition:2be 0x01 sequence:8be bucket:4be -> remembered*
 //! cut := format:1 sequence:v time_ms:v offset:v count:v ledger:16
 //! ```
 //!

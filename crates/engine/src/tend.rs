@@ -139,6 +139,9 @@ impl Engine {
         }
         let appender = self.log.appender(room).map_err(|error| unavailable(error).to_string())?;
         let mut held = self.partitions[index].lock();
+        if let Some(reason) = self.failed() {
+            return Err(reason);
+        }
         held.begin(now_ms, appender.segment());
         let time_ms = held.time_ms;
         let (mut removed, mut looked_at) = (0, 0);
@@ -160,11 +163,11 @@ impl Engine {
                 }
             }
         }
-        if !held.effects.is_empty() {
-            let mut record = Vec::new();
-            entry::put_section(&mut record, held.index, held.time_ms, held.sequence, &held.effects);
-            held.effects.clear();
-            held.last_offset = appender.append(&[&record]).map_err(|error| self.poison(error).to_string())?;
+        let mut record = Vec::new();
+        held.put_section(&mut record);
+        if !record.is_empty() {
+            let end = appender.append(&[&record]).map_err(|error| self.poison(error).to_string())?;
+            held.appended(end);
         }
         self.counts.expired.add(removed as u64);
         drop((held, appender));

@@ -117,7 +117,7 @@ pub enum ColdError {
         source: io::Error,
     },
     /// Bytes on disk are not what was written.
-    #[error("the cold store is damaged: {0}; restore the data folder from a backup or a replica")]
+    #[error("the cold store is damaged: {0}; restore the data folder from a backup")]
     Damaged(String),
     /// The folder is not a cold store, or one of a version this program does not know.
     #[error("cold store: {0}: start the version of quipu that wrote it, or export there and import here")]

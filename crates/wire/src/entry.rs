@@ -4,7 +4,7 @@
 //! change of the rules cannot rewrite the past, and replay needs nothing that the log does not hold.
 //!
 //! ```text
-//! record   := section*                      one per partition that changed
+//! record   := section*                      one per partition that changed; one without effects moves the sequence on
 //! section  := partition:v  time_ms:v  sequence:v  length:v  effect*   (length counts the effects' bytes)
 //! effect   := 0x01 id:v key            define: in this segment, id is this key, which does not exist
 //!           | 0x02 id:v key cell       define: in this segment, id is this key, which is this cell
@@ -21,8 +21,8 @@
 //!                                      conditions, which is remembered with its outcome at the section's time
 //!           | 0x0d id:v times:v delta:z  add so many times, delta in all: version + times
 //! key      := length:v bytes          producer, pattern: the same
-//! cell     := value:z version:v updated_at_ms:v birth:v expires_in:v
-//!             (expires_in: 0 for never, else 1 + expires_at_ms)
+//! cell     := value:z version:v updated_at_ms:v birth:v expires:v
+//!             (expires: 0 for never, else 1 + expires_at_ms)
 //! remembered := identity:16 fingerprint:8 at_ms:v outcome
 //! outcome  := flags:1 value:z change:z version:v birth:v      (change: value minus previous, wrapping)
 //!             (flags: bits 0-5 refusal number, bit 6 existed, bit 7 exists)

@@ -35,7 +35,7 @@ pub enum Step {
     Drop,
 }
 
-/// Reads commands of one connection into its draft.
+/// Reads commands of one connection into the draft of the round, behind those of the connections before it.
 pub struct Interpreter<'a> {
     /// The server.
     pub shared: &'a Shared,

@@ -7,6 +7,7 @@
 //! | `pressure` | what connections may take of memory and time |
 //! | `connection` | one socket with its buffers |
 //! | `serve` | one connection's turn: decode, draft, execute, render |
+//! | `round` | what the connections of a wake-up asked, executed as one batch |
 //! | `interpret` | from a decoded command to its draft |
 //! | `transaction` | from MULTI to EXEC |
 //! | `answer` | commands that are answered at once |

@@ -1,4 +1,4 @@
-//! What was understood of a pipeline: requests for counting, and how each command's reply will look.
+//! What was understood of the pipelines of a round: requests for counting, and how each command's reply will look.
 //!
 //! A pipeline is read in one pass and answered in another, with the execution of the whole batch between them:
 //!

@@ -21,7 +21,7 @@ pub enum LogError {
 
     /// Bytes that were durable once are not readable any more. Never skipped, never repaired by guessing.
     #[error(
-        "the log is damaged: {}, byte {offset}: {what}; restore the data folder from a backup or a replica",
+        "the log is damaged: {}, byte {offset}: {what}; restore the data folder from a backup",
         file.display()
     )]
     Damage {

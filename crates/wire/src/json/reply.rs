@@ -58,8 +58,7 @@ pub struct CounterBody {
     /// How many changes made the counter what it is; 0 for one that does not exist.
     #[schema(example = 7)]
     version: u64,
-    /// When it last changed; `null` for a counter that does not exist and for a replayed outcome, which does not
-    /// remember it.
+    /// When it last changed; `null` for a counter that does not exist and for a refusal that is told again.
     #[schema(required = true, format = DateTime, example = "2026-02-23T10:00:00.000Z")]
     updated_at: Option<String>,
     /// When it will cease to exist, if it will.
