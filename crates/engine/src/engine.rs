@@ -128,13 +128,13 @@ impl Engine {
     pub(crate) fn open_still(path: &Path, options: Options) -> Result<Arc<Engine>, OpenError> {
         let disk: Arc<dyn Disk> = Arc::new(RealDisk);
         let cache_bytes = (options.memory_bytes / 32).clamp(8 << 20, 64 << 20);
+        let cold_options = ColdOptions { cache_bytes, open_tables_max: options.open_tables_max };
         let open_cold = |folder: &Folder| -> Result<Arc<dyn ColdStore>, OpenError> {
-            let options = ColdOptions { cache_bytes, ..ColdOptions::default() };
             let path = folder.path.join("cold");
             if !folder.is_new && !LsmStore::is_at(&path) {
                 return Err(folder.missing("its cold store (the folder cold)"));
             }
-            Ok(Arc::new(LsmStore::open(path, options)?))
+            Ok(Arc::new(LsmStore::open(path, cold_options)?))
         };
         Engine::open_with(disk, path, open_cold, options)
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use quipu_store::cold::ColdError;
+use quipu_store::cold::{ColdError, OPEN_TABLES_MAX_DEFAULT};
 use quipu_store::{Durability, LogError, LogOptions};
 
 /// Says what time it is, UTC milliseconds. The keeper's expiry goes by it; requests bring their own time.
@@ -28,6 +28,8 @@ pub struct Options {
     pub pending_requests_max: usize,
     /// How long one may wait for its turn before it is refused as busy.
     pub pending_wait_ms: u64,
+    /// Tables of the cold store that may be held open; each is a file descriptor.
+    pub open_tables_max: usize,
     /// Sizes of the log.
     pub log: LogOptions,
     /// The clock of the keeper; by default the system's.
@@ -49,6 +51,7 @@ impl Default for Options {
             log_tail_bytes: 128 << 20,
             pending_requests_max: 200_000,
             pending_wait_ms: 1_000,
+            open_tables_max: OPEN_TABLES_MAX_DEFAULT,
             log: LogOptions::default(),
             clock: Arc::new(system_time_ms),
             entropy: None,

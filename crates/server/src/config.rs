@@ -221,7 +221,7 @@ const SETTINGS: &[Setting] = &[
         variable: "QUIPU_MAX_CONNECTIONS",
         default: "10000",
         value_name: "NUMBER",
-        help: "The most connections of each front",
+        help: "The most connections of each front; fewer if the limit on open files (ulimit -n) is too low for them",
         read: |config, text| read_into(&mut config.connections_max, text, connections),
     },
     Setting {
