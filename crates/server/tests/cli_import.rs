@@ -56,20 +56,21 @@ fn what_was_exported_is_imported_as_it_was() {
         ("%FF%00", r#"{"value":3,"ttlMs":3600000}"#),
         ("%E6%95%B0", r#"{"value":9223372036854775807,"ttlMs":86400000}"#),
         ("min", r#"{"value":"-9223372036854775808"}"#),
+        ("beyond-9999", r#"{"value":1,"ttlMs":253402300800000}"#),
     ] {
         let reply = server.request("PUT", &format!("/api/v1/counters/{key}"), &[], body);
         assert_eq!(reply.status, 200, "{reply:?}");
     }
     let original = all(&server);
-    assert_eq!(original.len(), 7);
+    assert_eq!(original.len(), 8);
     let other = Server::start(other_data.path());
     for name in ["all.csv", "all.ndjson", "all.csv.gz", "all.jsonl.gz"] {
         let file = files.path().join(name);
         let file = file.to_str().unwrap();
         let exported = server.client(&["export", "--output", file]);
-        assert!(text(&exported.stderr).starts_with("exported 7 counters to "), "{exported:?}");
+        assert!(text(&exported.stderr).starts_with("exported 8 counters to "), "{exported:?}");
         let imported = other.client(&["import", file]);
-        assert!(text(&imported.stdout).starts_with("imported 7 rows into resp://"), "{imported:?}");
+        assert!(text(&imported.stdout).starts_with("imported 8 rows into resp://"), "{imported:?}");
         assert_eq!(all(&other), original, "{name}");
         assert!(other.request("DELETE", "/api/v1/counters/plain", &[], "").status == 200);
     }

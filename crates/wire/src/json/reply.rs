@@ -15,7 +15,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::schema::{KeyBase64Schema, KeySchema};
-use super::timestamp::rfc3339;
+use super::timestamp::{LAST_MS, rfc3339};
 use super::{cursor, text_if_large};
 use crate::refusal::{Presentation, of_refusal};
 
@@ -62,10 +62,15 @@ pub struct CounterBody {
     /// remember it.
     #[schema(required = true, format = DateTime, example = "2026-02-23T10:00:00.000Z")]
     updated_at: Option<String>,
-    /// When it will cease to exist, if it will.
+    /// When it will cease to exist, if it will. A time beyond the year 9999 is shown as its last millisecond, with
+    /// `expiresAtMs` beside it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, format = DateTime, example = "2026-02-23T11:00:00.000Z")]
     expires_at: Option<String>,
+    /// The same in milliseconds since 1970, where it is beyond the year 9999 and `expiresAt` cannot say it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    expires_at_ms: Option<u64>,
     /// Whether the counter exists.
     exists: bool,
     // What follows is the same for every counter of this version, and is said because clients decide by it.
@@ -93,6 +98,7 @@ impl CounterBody {
             version: cell.version,
             updated_at: (cell.updated_at_ms > 0).then(|| rfc3339(cell.updated_at_ms)),
             expires_at: (cell.expires_at_ms != NEVER).then(|| rfc3339(cell.expires_at_ms)),
+            expires_at_ms: Some(cell.expires_at_ms).filter(|at_ms| *at_ms != NEVER && *at_ms > LAST_MS),
             exists: reply.exists,
             kind: "sum",
             mode: "strong",
@@ -303,7 +309,7 @@ pub struct PolicyRemoved {
 
 #[cfg(test)]
 mod tests {
-    use super::{ChangeBody, CounterBody, ItemBody, PolicyReply};
+    use super::{ChangeBody, CounterBody, ItemBody, LAST_MS, PolicyReply};
     use quipu_counting::{Cell, NEVER, Policy, Refusal, Reply};
     use serde_json::{Value, json};
 
@@ -339,6 +345,14 @@ mod tests {
         ] {
             let body = object(CounterBody::of(b"a", &Reply::state(Some(cell(value)))));
             assert_eq!((&body["value"], &body["valueText"]), (&json!(value), &text));
+        }
+        for (expires_at_ms, text, number) in [
+            (LAST_MS, json!("9999-12-31T23:59:59.999Z"), Value::Null),
+            (LAST_MS + 1, json!("9999-12-31T23:59:59.999Z"), json!(LAST_MS + 1)),
+            (NEVER, Value::Null, Value::Null),
+        ] {
+            let body = object(CounterBody::of(b"a", &Reply::state(Some(Cell { expires_at_ms, ..cell(1) }))));
+            assert_eq!((&body["expiresAt"], &body["expiresAtMs"]), (&text, &number), "{expires_at_ms}");
         }
         let body = object(CounterBody::of(&[0xff, 0x00], &Reply::state(None)));
         assert_eq!((&body["keyBase64"], &body["counterKey"]), (&json!("/wA="), &Value::Null));
