@@ -33,7 +33,10 @@ pub struct Counter {
     #[serde(default = "yes")]
     pub exists: bool,
     /// By how much the value grew, where this is the answer to a change.
-    pub applied: Option<i64>,
+    pub applied: Option<i128>,
+    /// Whether it existed before, where this is the answer to a change.
+    #[serde(default = "yes")]
+    pub existed: bool,
     /// Whether this is the remembered outcome of an earlier request.
     #[serde(default)]
     pub duplicate: bool,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! a read     {"counterKey","value","version","updatedAt","kind","mode","exact","stalenessMs","exists"}
-//! a change   the same and {"accepted","applied","duplicate"}
+//! a change   the same and {"accepted","existed","applied","duplicate"}
 //! a list     {"counters":[...],"cursor"}: reads
 //! a batch    {"results":[...]}: changes, or refused items with "accepted":false, "reason", "status"
 //! a policy   {"pattern","min","max","saturate","ttlMs","disabled"}
@@ -14,7 +14,7 @@ use quipu_counting::{Cell, ListOrder, ListPage, NEVER, Policy, Refusal, Reply};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::schema::{KeyBase64Schema, KeySchema};
+use super::schema::{DifferenceSchema, KeyBase64Schema, KeySchema};
 use super::timestamp::{LAST_MS, rfc3339};
 use super::{cursor, text_if_large};
 use crate::refusal::{Presentation, of_refusal};
@@ -117,9 +117,11 @@ pub struct ChangeBody {
     counter: CounterBody,
     /// Whether the change was made.
     accepted: bool,
-    /// By how much the value changed.
-    #[schema(example = 1)]
-    applied: i64,
+    /// Whether the counter existed before.
+    existed: bool,
+    /// By how much the value changed: up to 2^64 - 1 either way.
+    #[schema(value_type = DifferenceSchema, example = 1)]
+    applied: i128,
     /// The same as text, where it is beyond 2^53.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -134,8 +136,9 @@ impl ChangeBody {
         ChangeBody {
             counter: CounterBody::of(key, reply),
             accepted: reply.refusal.is_none(),
-            applied: reply.applied,
-            applied_text: text_if_large(reply.applied),
+            existed: reply.existed,
+            applied: reply.difference(),
+            applied_text: text_if_large(reply.difference()),
             duplicate: reply.duplicate,
         }
     }
@@ -360,7 +363,7 @@ mod tests {
 
     #[test]
     fn changes_and_refusals() {
-        let changed = Reply { applied: 2, duplicate: true, ..Reply::state(Some(cell(9))) };
+        let changed = Reply { previous: 7, applied: 2, duplicate: true, ..Reply::state(Some(cell(9))) };
         let body = object(ChangeBody::of(b"a", &changed));
         for (field, expected) in [
             ("accepted", json!(true)),
