@@ -38,8 +38,17 @@ pub struct Options {
     pub entropy: Option<[u8; 40]>,
 }
 
-/// Smallest memory budget: every partition needs a chunk to fill while another is swept.
+/// Smallest memory budget.
 pub const MEMORY_BYTES_MIN: u64 = 32 << 20;
+/// Smallest memory budget of one partition: a chunk to fill, one to sweep, and some to serve from.
+const PARTITION_BYTES_MIN: u64 = 2 << 20;
+/// Shortest time to remember request ids: slices of it are not shorter than a second.
+pub const ID_WINDOW_MS_MIN: u64 = 1_000;
+
+/// The least memory that a folder with so many partitions needs.
+pub fn memory_bytes_min(partitions: u16) -> u64 {
+    MEMORY_BYTES_MIN.max(PARTITION_BYTES_MIN * u64::from(partitions))
+}
 
 impl Default for Options {
     fn default() -> Options {

@@ -27,12 +27,19 @@ fn what_cannot_work_is_refused_with_advice() {
     let config = data.path().join("quipu.toml");
     std::fs::write(&config, "memroy = \"1GiB\"").unwrap();
     let config = config.to_str().unwrap();
+    // Whose number of partitions holds over the setting.
+    let large = tempfile::tempdir().unwrap();
+    Server::start_with(large.path(), &["--partitions", "256"]).kill();
     let rows: &[(&Path, &[&str], i32, &[&str])] = &[
         (data.path(), &["--http", "0.0.0.0:0"], 2, &["http.listen", "--insecure"]),
         (data.path(), &["--resp", "0.0.0.0:0"], 2, &["resp.listen", "--insecure"]),
         (data.path(), &["--durability", "often"], 2, &["flag --durability", "interval:<ms>"]),
         (data.path(), &["--config", config], 2, &["quipu.toml", "memroy"]),
         (data.path(), &["--config", "/nonexistent.toml"], 2, &["cannot read /nonexistent.toml"]),
+        (data.path(), &["--memory", "1"], 2, &["flag --memory", "at least 32MiB"]),
+        (data.path(), &["--id-window", "1ms"], 2, &["flag --id-window", "at least 1s"]),
+        (data.path(), &["--memory", "64MiB", "--partitions", "256"], 2, &["memory: ", "at least 512MiB"]),
+        (large.path(), &["--memory", "64MiB"], 2, &["at least 512MiB"]),
         (data.path(), &["--http", &taken], 1, &[&taken, "--http"]),
         (data.path(), &["--resp", &taken], 1, &[&taken, "--resp"]),
         (&file, &[], 1, &["a-file"]),
@@ -150,6 +157,9 @@ fn a_configuration_file_is_checked_with_the_line_of_the_fault() {
         ),
         ("[http]\nlisten = \"nowhere\"\n", 2, "", "quipu.toml:2: http.listen: \"nowhere\" is not an address"),
         ("memory = \n", 2, "", "quipu.toml:1: "),
+        ("memory = \"1\"\n", 2, "", "quipu.toml:1: memory: \"1\" is not a size of at least 32MiB"),
+        ("\nid_window = \"1ms\"\n", 2, "", "quipu.toml:2: id_window: \"1ms\" is not a duration of at least 1s"),
+        ("memory = \"64MiB\"\npartitions = 256\n", 2, "", "memory: 256 partitions need at least 512MiB"),
     ] {
         std::fs::write(&file, text).unwrap();
         let output = run(&["config", "check", file.to_str().unwrap()], &[]);

@@ -37,6 +37,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use quipu_engine::OpenError;
 use serde_json::json;
 
 use crate::config::{Config, Flags};
@@ -226,7 +227,11 @@ fn run(command: Command) -> Result<(), Failure> {
                     announce(&config, http, resp)
                 }
             };
-            Ok(serve::run(&config, announce)?)
+            serve::run(&config, announce).map_err(|error| match error.downcast_ref::<OpenError>() {
+                // A setting that makes sense, but not for this data folder.
+                Some(OpenError::Options(_)) => Failure::usage(error),
+                _ => error.into(),
+            })
         }
         Command::Incr(step) => step.run(counters::Direction::Up),
         Command::Decr(step) => step.run(counters::Direction::Down),

@@ -24,13 +24,13 @@ fn memory(flag: Option<&str>, variable: Option<&str>, file: Option<&str>) -> (St
 
 #[test]
 fn a_flag_beats_the_environment_beats_the_file_beats_the_default() {
-    let file = Some("# here\nmemory = \"3MiB\"");
+    let file = Some("# here\nmemory = \"96MiB\"");
     let at = |line| Source::File { path: "quipu.toml".into(), line };
     for (flag, variable, file, text, source) in [
-        (Some("1MiB"), Some("2MiB"), file, "1MiB", Source::Flag("memory")),
-        (None, Some("2MiB"), file, "2MiB", Source::Environment("QUIPU_MEMORY")),
-        (None, None, file, "3MiB", at(2)),
-        (None, None, Some("memory = 4194304"), "4194304", at(1)),
+        (Some("32MiB"), Some("64MiB"), file, "32MiB", Source::Flag("memory")),
+        (None, Some("64MiB"), file, "64MiB", Source::Environment("QUIPU_MEMORY")),
+        (None, None, file, "96MiB", at(2)),
+        (None, None, Some("memory = 134217728"), "134217728", at(1)),
         (None, None, None, "1GiB", Source::Default),
     ] {
         let (found, from, bytes) = memory(flag, variable, file);
