@@ -119,6 +119,16 @@ pub enum OpenError {
 }
 
 impl OpenError {
+    /// Whether bytes of the folder are not what was written, so that only another copy of it helps.
+    pub fn is_damage(&self) -> bool {
+        matches!(
+            self,
+            OpenError::Damaged { .. }
+                | OpenError::Log(LogError::Damage { .. })
+                | OpenError::Cold(ColdError::Damaged(_))
+        )
+    }
+
     /// An error of the file system, told apart by what the operator can do about it.
     pub(crate) fn io(path: &Path, source: std::io::Error) -> OpenError {
         use std::io::ErrorKind::{QuotaExceeded, StorageFull};

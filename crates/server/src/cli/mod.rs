@@ -171,7 +171,9 @@ as JSON.")]
   quipu check ./quipu-data
   quipu check /backup/quipu --quiet || echo damaged
 
-Every counter is read, and the sums are compared with the ledgers; exit code 14 means that they do not agree.")]
+The log and every counter are read, and the sums are compared with the ledgers; exit code 14 means that something is \
+damaged or does not agree. Before that the recovery is finished as a start would do it (what a crash left half-written at \
+the end of the log is cut off), so check needs a folder it may write to: of a backup that is read-only, check a copy.")]
     Check(check::Args),
     /// Offer load to a Redis-protocol server and measure what it takes
     Bench(Box<bench::Args>),
