@@ -98,11 +98,12 @@ pub fn run(config: &Config, announce: impl FnOnce(SocketAddr, SocketAddr)) -> an
     announce(http.address(), resp.address());
 
     let end = runtime.block_on(signals.wait_or_failure(|| engine.failed()));
-    match &end {
-        End::Signal(name) => health.set(format!("draining after {name}")),
-        End::Failed(reason) => health.set(reason.clone()),
-    }
-    tracing::info!("draining");
+    let why = match &end {
+        End::Signal(name) => format!("draining after {name}"),
+        End::Failed(reason) => reason.clone(),
+    };
+    tracing::info!("{why}");
+    health.set(why);
     runtime.block_on(http.drain());
     resp.stop();
     let closed = engine.close();
@@ -213,39 +214,68 @@ enum End {
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    /// `None` under `nohup`, which asks to survive the end of the terminal.
+    hang_up: Option<Signal>,
 }
 
 impl Signals {
     fn new() -> std::io::Result<Signals> {
+        let hang_up = (!ignores_hang_up()).then(|| signal(SignalKind::hangup())).transpose()?;
         Ok(Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
+            hang_up,
         })
     }
 
     async fn wait_or_failure(mut self, failed: impl Fn() -> Option<String>) -> End {
         let mut poll = tokio::time::interval(FAILURE_POLL);
         loop {
-            tokio::select! {
-                _ = self.terminate.recv() => return self.ended_by("SIGTERM"),
-                _ = self.interrupt.recv() => return self.ended_by("SIGINT"),
-                _ = poll.tick() => if let Some(reason) = failed() { return End::Failed(reason) },
-            }
+            let hung_up = async {
+                match &mut self.hang_up {
+                    Some(signal) => signal.recv().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let name = tokio::select! {
+                _ = self.terminate.recv() => "SIGTERM",
+                _ = self.interrupt.recv() => "SIGINT",
+                _ = hung_up => "SIGHUP",
+                _ = poll.tick() => match failed() {
+                    Some(reason) => return End::Failed(reason),
+                    None => continue,
+                },
+            };
+            tokio::spawn(self.wait_for_impatience(name == "SIGINT"));
+            return End::Signal(name);
         }
     }
 
-    /// A second signal means that somebody does not want to wait for the drain.
-    fn ended_by(mut self, name: &'static str) -> End {
-        tokio::spawn(async move {
-            tokio::select! {
-                _ = self.terminate.recv() => {}
-                _ = self.interrupt.recv() => {}
-            }
-            eprintln!("quipu: a second signal; stopping at once");
-            std::process::exit(130);
-        });
-        End::Signal(name)
+    /// Ends the process when somebody at a terminal does not want to wait for the drain: when Ctrl-C is pressed twice. More
+    /// of the other signals change nothing, because supervisors send them to a process and to its group.
+    async fn wait_for_impatience(mut self, is_interrupted: bool) {
+        if !is_interrupted {
+            self.interrupt.recv().await;
+        }
+        // The shell and whatever passes signals on may both tell us of one Ctrl-C.
+        let same_until = tokio::time::Instant::now() + SAME_INTERRUPT;
+        while tokio::time::timeout_at(same_until, self.interrupt.recv()).await.is_ok() {}
+        self.interrupt.recv().await;
+        eprintln!("quipu: interrupted again; stopping at once");
+        std::process::exit(130);
     }
+}
+
+/// Interrupts so close together are one.
+const SAME_INTERRUPT: Duration = Duration::from_millis(300);
+
+/// Whether whoever started this process made it ignore SIGHUP. A handler would undo that.
+fn ignores_hang_up() -> bool {
+    const SIGHUP_BIT: u64 = 1;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask & SIGHUP_BIT != 0
 }
 
 #[cfg(test)]

@@ -60,7 +60,8 @@ enum Command {
   quipu serve --data /var/lib/quipu --memory 4GiB
   quipu serve --config quipu.toml --durability interval:100
 
-One line on stderr says when it serves, and where. SIGTERM drains, flushes and ends it.")]
+One line on stderr says when it serves, and where. SIGTERM, SIGHUP and Ctrl-C \
+drain, flush and end it; Ctrl-C once more ends it at once.")]
     Serve {
         #[command(flatten)]
         flags: Flags,
