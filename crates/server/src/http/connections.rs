@@ -238,6 +238,7 @@ fn unreadable(status: u16) -> Problem {
             "too-slow",
             "the head of the request did not arrive in time; nothing was changed",
         ),
+        413 => Problem::new(413, "too-large", "the body of the request is too large; send less at a time"),
         414 => Problem::new(414, "too-large", "the address of the request is too long"),
         431 => {
             Problem::new(431, "too-large", "the head of the request has too many headers, or too large ones")
