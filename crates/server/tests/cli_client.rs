@@ -142,6 +142,9 @@ fn a_wrong_address_is_recognized_and_says_what_to_do() {
             assert!(stderr.contains(said) && output.stdout.is_empty(), "{command} {address}: {stderr}");
         }
     }
+    let output = run(&["bench", "--target", &format!("resp://{free}")], &[]);
+    assert_eq!(output.status.code(), Some(12), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("is the server running?"), "{output:?}");
     assert_eq!(server.client(&["get", "a"]).stdout, b"0\n", "nobody counted");
 }
 

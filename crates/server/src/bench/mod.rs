@@ -40,6 +40,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 pub use self::args::Args;
+pub use self::target::Unreachable;
 use self::driver::{Outcome, Share, drive};
 use self::report::{Report, ServerUse, SumCheck};
 use self::resp::COUNT_ONCE_SCRIPT;

@@ -251,7 +251,10 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Export(args) => args.run(),
         Command::Policy(command) => command.run(),
         Command::Check(args) => args.run(),
-        Command::Bench(args) => Ok(bench::run(*args)?),
+        Command::Bench(args) => bench::run(*args).map_err(|error| match error.is::<bench::Unreachable>() {
+            true => Failure::unreachable(failure::describe(&error)),
+            false => error.into(),
+        }),
         Command::Config(command) => command.run(),
         Command::Completions { shell, json } => {
             let mut script = Vec::new();

@@ -462,6 +462,7 @@ async fn policies_hold() {
         ("DELETE policies/stock:7", "", 200, json!({"pattern": "stock:7", "existed": true})),
         ("DELETE policies/stock:7", "", 200, json!({"existed": false})),
         ("POST counters/stock:7/decrement", "", 200, json!({"value": 4})),
+        ("DELETE policies/%2", "", 400, json!({"detail": "the pattern in the path: the % at byte 0 is not followed by two hex digits"})),
         ("PUT policies/x", r#"{"min":2,"max":1}"#, 400, json!({"reason": "malformed"})),
         ("PUT policies/x", r#"{"mode":"eventual"}"#, 400, json!({"reason": "malformed"})),
     ] {
