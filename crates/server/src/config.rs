@@ -42,9 +42,9 @@ pub struct Config {
     pub resp_output_bytes_max: usize,
     /// What all RESP connections together may have in memory.
     pub resp_buffer_bytes_max: usize,
-    /// Requests that may wait for the disk.
+    /// Requests for counters on disk that may wait to be read.
     pub queue_requests_max: usize,
-    /// How long a request may wait for the disk.
+    /// How long one of them may wait for its turn.
     pub queue_wait_ms: u64,
     /// When a change is acknowledged.
     pub durability: Durability,
@@ -164,7 +164,7 @@ const SETTINGS: &[Setting] = &[
         variable: "QUIPU_QUEUE_REQUESTS",
         default: "200000",
         value_name: "NUMBER",
-        help: "Requests that may wait for the disk; more are refused as busy",
+        help: "Requests for counters on disk that may wait to be read; more are refused as busy (for what is in memory, TCP slows clients down instead)",
         read: |config, text| read_into(&mut config.queue_requests_max, text, queued),
     },
     Setting {
@@ -173,7 +173,7 @@ const SETTINGS: &[Setting] = &[
         variable: "QUIPU_QUEUE_WAIT",
         default: "1s",
         value_name: "DURATION",
-        help: "How long a request may wait for its turn at the disk before it is refused as busy",
+        help: "How long a request for counters on disk may wait for its turn before it is refused as busy",
         read: |config, text| read_into(&mut config.queue_wait_ms, text, units::duration_ms),
     },
     Setting {
@@ -458,7 +458,10 @@ fn blank() -> Config {
 fn check_memory(config: &Config) -> anyhow::Result<()> {
     let (partitions, least) = (config.partitions, memory_bytes_min(config.partitions));
     if config.memory_bytes < least {
-        bail!("memory: {partitions} partitions need at least {}MiB; allow more memory, or fewer partitions", least >> 20);
+        bail!(
+            "memory: {partitions} partitions need at least {}MiB; allow more memory, or fewer partitions",
+            least >> 20
+        );
     }
     Ok(())
 }

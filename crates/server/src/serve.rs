@@ -67,9 +67,13 @@ pub fn run(config: &Config, announce: impl FnOnce(SocketAddr, SocketAddr)) -> an
         Signals::new().context("cannot watch for signals")?
     };
 
-    let resp =
-        RespServer::start(resp_options(config, &files), resp_listener, Arc::clone(&counters), Arc::clone(&clock))
-            .context("cannot serve RESP")?;
+    let resp = RespServer::start(
+        resp_options(config, &files),
+        resp_listener,
+        Arc::clone(&counters),
+        Arc::clone(&clock),
+    )
+    .context("cannot serve RESP")?;
     let load = Arc::new(http::Load::new(http::Limits {
         connections_max: files.connections_max,
         ..config.http.clone()

@@ -221,7 +221,10 @@ fn rows_that_the_server_refuses_are_told_with_their_reason() {
     assert_eq!((value(&server, "a"), value(&server, "b"), value(&server, "stock:1")), (2, 4, 0));
     let output = server.client(&["import", &file]);
     assert_eq!(output.status.code(), Some(13));
-    assert!(text(&output.stderr).contains("1 rows were refused, all others are imported; --from-line 3"), "{output:?}");
+    assert!(
+        text(&output.stderr).contains("1 rows were refused, all others are imported; --from-line 3"),
+        "{output:?}"
+    );
 }
 
 /// Rows are under way when the server refuses one before them: they are done, and said to be.
@@ -235,7 +238,9 @@ fn an_import_that_stops_at_a_refused_row_says_what_is_done_and_where_to_begin() 
     let output = server.client(&["import", &file]);
     let stderr = text(&output.stderr);
     assert_eq!((output.status.code(), value(&server, "b")), (Some(13), 2), "{stderr}");
-    for part in ["stopped because of line 3: ", "but for those that were refused", "--from-line 3 begins with"] {
+    for part in
+        ["stopped because of line 3: ", "but for those that were refused", "--from-line 3 begins with"]
+    {
         assert!(stderr.contains(part), "{stderr}");
     }
     server.client(&["policy", "del", "stock:*"]);

@@ -234,7 +234,12 @@ fn a_configuration_file_is_checked_with_the_line_of_the_fault() {
         ("[http]\nlisten = \"nowhere\"\n", 2, "", "quipu.toml:2: http.listen: \"nowhere\" is not an address"),
         ("memory = \n", 2, "", "quipu.toml:1: "),
         ("memory = \"1\"\n", 2, "", "quipu.toml:1: memory: \"1\" is not a size of at least 32MiB"),
-        ("\nid_window = \"1ms\"\n", 2, "", "quipu.toml:2: id_window: \"1ms\" is not a duration of at least 1s"),
+        (
+            "\nid_window = \"1ms\"\n",
+            2,
+            "",
+            "quipu.toml:2: id_window: \"1ms\" is not a duration of at least 1s",
+        ),
         ("memory = \"64MiB\"\npartitions = 256\n", 2, "", "memory: 256 partitions need at least 512MiB"),
     ] {
         std::fs::write(&file, text).unwrap();

@@ -292,7 +292,9 @@ fn few_open_files_are_fewer_connections_and_no_failed_write() {
     );
     let possible: u32 = possible.trim_end_matches('|').parse().unwrap();
     assert_eq!(client.ask(&format!("CONFIG SET maxclients {possible}")), "+OK|");
-    assert!(client.ask(&format!("CONFIG SET maxclients {}", possible + 1)).starts_with("-ERR CONFIG SET failed"));
+    assert!(
+        client.ask(&format!("CONFIG SET maxclients {}", possible + 1)).starts_with("-ERR CONFIG SET failed")
+    );
     let idle: Vec<TcpStream> = (0..400)
         .map(|number| if number % 2 == 0 { server.resp } else { server.http })
         .map(|address| TcpStream::connect(address).unwrap())

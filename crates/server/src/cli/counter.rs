@@ -123,7 +123,8 @@ pub fn now_ms() -> u64 {
 /// year 9999 does, so that it can be shown in every time zone.
 pub fn time_ms(text: &str) -> Option<u64> {
     let pieces = Pieces::parse(text).ok()?;
-    let since_1970 = pieces.date().to_datetime(pieces.time()?).duration_since(date(1970, 1, 1).at(0, 0, 0, 0));
+    let since_1970 =
+        pieces.date().to_datetime(pieces.time()?).duration_since(date(1970, 1, 1).at(0, 0, 0, 0));
     let utc_ms = since_1970.as_millis() - i128::from(pieces.to_numeric_offset()?.seconds()) * 1000;
     u64::try_from(utc_ms).ok()
 }

@@ -275,7 +275,9 @@ impl Target {
 /// Bounds that saturate may have left room for a part only.
 fn note_part(reply: Option<Counter>, asked: i64) {
     let applied = reply.and_then(|reply| reply.applied);
-    if let Some(applied) = applied.filter(|applied| applied.unsigned_abs() != u128::from(asked.unsigned_abs())) {
+    if let Some(applied) =
+        applied.filter(|applied| applied.unsigned_abs() != u128::from(asked.unsigned_abs()))
+    {
         print_note(&format!(
             "the bounds left room for {} of {}",
             applied.unsigned_abs(),

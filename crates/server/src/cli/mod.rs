@@ -136,7 +136,9 @@ each change seen (key, value, change per second). A restart of the server is wai
   quipu import counters.csv
   quipu import --dry-run counters.csv
   quipu import --mode add visits-2026-02-23.ndjson.gz
-  psql --csv -f day.sql | quipu import --mode add --run-id day-2026-02-23 -
+  psql --csv -c 'SELECT page AS key, count(*) AS value FROM visits
+      WHERE day = 20260223 GROUP BY page ORDER BY page' |
+    quipu import --mode add --run-id day-2026-02-23 -
 
 Columns (CSV) or fields (NDJSON): key, or keyBase64 where a key is no text; value, a whole number; and perhaps one of \
 ttlMs (milliseconds) and expiresAt (RFC 3339, or milliseconds since 1970).
@@ -148,7 +150,8 @@ ttlMs (milliseconds) and expiresAt (RFC 3339, or milliseconds since 1970).
 --mode set, the default, makes counters as the file says, and may be repeated at will; what was counted meanwhile is \
 overwritten. --mode add counts on top. Each line has an id, made of the run and its number, and the server knows it again \
 for as long as it remembers ids (24 hours by default): an import that was interrupted is simply started again. The run is \
-the bytes of the file, or --run-id.
+the bytes of the file, or --run-id; under a --run-id lines are known by their number alone, so what comes again must come \
+in the same order (from a database: with ORDER BY).
 
 A file with a bad row is refused before anything is sent. What comes through a pipe cannot be looked through first: \
 there the import stops at the bad row, and says which rows are imported.")]

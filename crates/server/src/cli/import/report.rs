@@ -92,7 +92,9 @@ impl Args {
             ),
             _ => {
                 let next = line + 1;
-                format!("{rows} rows are imported, up to line {line}; {again}, --from-line {next} goes on behind them")
+                format!(
+                    "{rows} rows are imported, up to line {line}; {again}, --from-line {next} goes on behind them"
+                )
             }
         }
     }

@@ -26,8 +26,8 @@ use quipu_wire::json::reply::{
 };
 use quipu_wire::json::request::{AddBody, BatchAddBody, BatchGetBody, PolicyBody, SetBody};
 use quipu_wire::json::schema::{
-    DifferenceSchema, IntegerSchema, KeyBase64Schema, KeyOrBase64Schema, KeySchema, RequestIdSchema, TtlSchema,
-    VersionSchema,
+    DifferenceSchema, IntegerSchema, KeyBase64Schema, KeyOrBase64Schema, KeySchema, RequestIdSchema,
+    TtlSchema, VersionSchema,
 };
 use serde_json::{Map, Value, json};
 use utoipa::{PartialSchema, ToSchema};
