@@ -222,7 +222,7 @@ fn rows_that_the_server_refuses_are_told_with_their_reason() {
     let output = server.client(&["import", &file]);
     assert_eq!(output.status.code(), Some(13));
     assert!(
-        text(&output.stderr).contains("1 rows were refused, all others are imported; --from-line 3"),
+        text(&output.stderr).contains("2 rows were refused, all others are imported; --from-line 3"),
         "{output:?}"
     );
 }

@@ -74,10 +74,10 @@ fn bad_values_name_the_layer_and_the_setting() {
     for (name, text, named) in [
         ("http.listen", "nowhere", "flag --http: http.listen: \"nowhere\" is not an address"),
         ("durability", "often", "sync, interval:<ms> or none"),
-        ("memory", "much", "a size like 512MiB"),
+        ("memory", "much", "at least 32MiB, like 512MiB"),
         ("partitions", "12", "a power of two"),
         ("partitions", "512", "a power of two"),
-        ("id_window", "24", "a duration like"),
+        ("id_window", "24", "at least 1s, like 90s"),
         ("resp.threads", "-1", "a number from 0 to 256"),
         ("resp.idle_timeout", "60", "or never"),
         ("resp.output_limit", "64KiB", "at least 1MiB"),
