@@ -306,7 +306,10 @@ fn queued(text: &str) -> Result<usize, &'static str> {
 
 fn memory(text: &str) -> Result<u64, &'static str> {
     const _: () = assert!(MEMORY_BYTES_MIN == 32 << 20);
-    units::size(text).ok().filter(|bytes| *bytes >= MEMORY_BYTES_MIN).ok_or("a size of at least 32MiB, like 512MiB or 2GB")
+    units::size(text)
+        .ok()
+        .filter(|bytes| *bytes >= MEMORY_BYTES_MIN)
+        .ok_or("a size of at least 32MiB, like 512MiB or 2GB")
 }
 
 fn id_window(text: &str) -> Result<u64, &'static str> {

@@ -20,35 +20,39 @@ const CONNECTIONS_MIN: u64 = 8;
 pub struct Shares {
     /// Tables of the cold store.
     pub open_tables_max: usize,
-    /// Connections of each front.
-    pub connections_max: usize,
+    /// Connections of RESP, two thirds where there is not enough for all: those stay, while HTTP ends idle ones.
+    pub resp_connections_max: usize,
+    /// Connections of HTTP.
+    pub http_connections_max: usize,
     /// What RESP could have beside the connections of HTTP, if somebody asks for it later.
     pub resp_connections_possible: usize,
 }
 
 impl Shares {
+    /// The fewest files a server can do with.
+    pub const FILES_MIN: u64 = OTHER_FILES + OPEN_TABLES_MIN + 3 * 2 * CONNECTIONS_MIN;
+
     /// Out of so many files, for so many connections of each front. `None` where they are too few to begin with.
     pub fn of(files: u64, connections_wanted: usize) -> Option<Shares> {
-        let for_all = files.checked_sub(OTHER_FILES)?;
-        let open_tables = (for_all / 4).clamp(OPEN_TABLES_MIN, OPEN_TABLES_MAX_DEFAULT as u64);
-        let room = for_all.checked_sub(open_tables)?;
-        // HTTP also has a file for everyone who is told that there are too many.
-        let each = (room / 3).max(room.saturating_sub(FAREWELLS_MAX as u64) / 2);
-        if each < CONNECTIONS_MIN {
+        if files < Shares::FILES_MIN {
             return None;
         }
-        let connections = each.min(connections_wanted as u64);
-        let http = connections + connections.min(FAREWELLS_MAX as u64);
+        let wanted = connections_wanted as u64;
+        let for_all = files - OTHER_FILES;
+        let open_tables = (for_all / 4).clamp(OPEN_TABLES_MIN, OPEN_TABLES_MAX_DEFAULT as u64);
+        let room = for_all - open_tables;
+        let resp = wanted.min(room / 3 * 2);
+        // HTTP also has a file for everyone who is told that there are too many, as many as it serves at most.
+        let rest = room - resp;
+        let http = wanted.min((rest / 2).max(rest.saturating_sub(FAREWELLS_MAX as u64)));
         let whole = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
         Some(Shares {
             open_tables_max: whole(open_tables),
-            connections_max: whole(connections),
-            resp_connections_possible: whole(room - http),
+            resp_connections_max: whole(resp),
+            http_connections_max: whole(http),
+            resp_connections_possible: whole(room - http - http.min(FAREWELLS_MAX as u64)),
         })
     }
-
-    /// The fewest files a server can do with.
-    pub const FILES_MIN: u64 = OTHER_FILES + OPEN_TABLES_MIN + 3 * CONNECTIONS_MIN;
 }
 
 /// Raises the limit as far as this user may, or at least to `wanted`. Returns what is allowed from now on.
@@ -79,12 +83,20 @@ mod tests {
         for files in [Shares::FILES_MIN, 200, 256, 1_024, 4_096, 20_000, 1 << 20, u64::MAX] {
             for wanted in [1, 30, 10_000] {
                 let shares = Shares::of(files, wanted).unwrap();
-                let (each, tables) = (shares.connections_max as u64, shares.open_tables_max as u64);
-                let http = each + each.min(FAREWELLS_MAX as u64);
-                assert!(OTHER_FILES + tables + each + http <= files, "{files}: {shares:?}");
-                let most = shares.resp_connections_possible as u64;
-                assert!(most >= each && OTHER_FILES + tables + most + http <= files, "{files}: {shares:?}");
-                assert!(each == wanted as u64 || files < 30_000, "{files}: {shares:?}");
+                let [tables, resp, http, most] = [
+                    shares.open_tables_max,
+                    shares.resp_connections_max,
+                    shares.http_connections_max,
+                    shares.resp_connections_possible,
+                ]
+                .map(|number| number as u64);
+                let others = OTHER_FILES + tables + http + http.min(FAREWELLS_MAX as u64);
+                assert!(most >= resp && others + most <= files, "{files}: {shares:?}");
+                assert!(resp.min(http) >= CONNECTIONS_MIN.min(wanted as u64), "{files}: {shares:?}");
+                assert!(
+                    (resp, http) == (wanted as u64, wanted as u64) || files < 21_000,
+                    "{files}: {shares:?}"
+                );
             }
         }
     }

@@ -75,7 +75,7 @@ pub fn run(config: &Config, announce: impl FnOnce(SocketAddr, SocketAddr)) -> an
     )
     .context("cannot serve RESP")?;
     let load = Arc::new(http::Load::new(http::Limits {
-        connections_max: files.connections_max,
+        connections_max: files.http_connections_max,
         ..config.http.clone()
     }));
     let metrics =
@@ -145,7 +145,7 @@ fn resp_options(config: &Config, files: &Shares) -> resp::Options {
     let defaults = resp::Options::default();
     resp::Options {
         event_loops: if config.resp_threads == 0 { defaults.event_loops } else { config.resp_threads },
-        connections_max: files.connections_max,
+        connections_max: files.resp_connections_max,
         connections_possible: files.resp_connections_possible,
         output_bytes_max: config.resp_output_bytes_max,
         buffer_bytes_max: config.resp_buffer_bytes_max,
@@ -176,11 +176,11 @@ fn share_open_files(config: &Config) -> anyhow::Result<Shares> {
             Shares::FILES_MIN
         );
     };
-    if shares.connections_max < config.connections_max {
+    let (resp, http) = (shares.resp_connections_max, shares.http_connections_max);
+    if resp.min(http) < config.connections_max {
         tracing::warn!(
-            "the limit on open files is {possible}: each front serves {} connections at most, not {} (max_connections); \
-             raise the limit (ulimit -n) for more",
-            shares.connections_max,
+            "the limit on open files is {possible}: at most {resp} connections of RESP and {http} of HTTP are served, not \
+             {} of each (max_connections); raise the limit (ulimit -n) for more",
             config.connections_max
         );
     }
