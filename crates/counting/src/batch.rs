@@ -89,7 +89,8 @@ pub struct Reply {
     pub exists: bool,
     /// The value before.
     pub previous: i64,
-    /// By how much the value changed.
+    /// By how much the value changed, as far as 64 bits can say it. An addition always fits; a set from one end of the range
+    /// to the other does not, see [`Reply::difference`].
     pub applied: i64,
     /// The counter after; [`Cell::ABSENT`] where there is none. A counter that a past expiry ended at once is
     /// shown as it died, with `exists` false. For `Count` the number is the value; for a
@@ -110,6 +111,11 @@ impl Reply {
             applied: 0,
             cell,
         }
+    }
+
+    /// By how much the value changed, exactly.
+    pub fn difference(&self) -> i128 {
+        i128::from(self.cell.value) - i128::from(self.previous)
     }
 
     /// The first outcome of a request, told again.

@@ -22,7 +22,7 @@ use crate::execute::{Attempt, Progress, unavailable};
 use crate::fetch::Fetched;
 use crate::folder::{Folder, Meta};
 use crate::keeper::Keeper;
-use crate::options::{Clock, MEMORY_BYTES_MIN, OpenError, Options};
+use crate::options::{Clock, ID_WINDOW_MS_MIN, OpenError, Options, memory_bytes_min};
 use crate::partition::Partition;
 use crate::pool::Pool;
 use crate::scan::Scans;
@@ -67,8 +67,6 @@ pub struct Engine {
 
 /// The most memory a partition may use; with half as much again it still fits the 16 GiB of its arena.
 const PARTITION_BYTES_MAX: usize = 8 << 30;
-/// The least: a chunk to fill, one to sweep, and some to serve from.
-const PARTITION_BYTES_MIN: usize = 2 << 20;
 
 /// Writers wait when the log behind the oldest checkpoint is this many times as long as it should be.
 const TAIL_LIMIT: u64 = 4;
@@ -115,9 +113,9 @@ impl Engine {
         let clock = Arc::clone(&options.clock);
         let given = options.memory_bytes;
         let engine = Engine::open_still(path.as_ref(), options)?;
-        if given < MEMORY_BYTES_MIN || engine.partition_budget_bytes < PARTITION_BYTES_MIN {
-            let least = MEMORY_BYTES_MIN.max((PARTITION_BYTES_MIN * engine.partitions.len()) as u64) >> 20;
-            let what = format!("memory is {given} bytes; this data folder needs at least {least}MiB");
+        let least = memory_bytes_min(engine.partitions.len() as u16);
+        if given < least {
+            let what = format!("memory is {given} bytes; this data folder needs at least {}MiB", least >> 20);
             return Err(OpenError::Options(what));
         }
         engine.start_threads(&clock)?;
@@ -128,13 +126,13 @@ impl Engine {
     pub(crate) fn open_still(path: &Path, options: Options) -> Result<Arc<Engine>, OpenError> {
         let disk: Arc<dyn Disk> = Arc::new(RealDisk);
         let cache_bytes = (options.memory_bytes / 32).clamp(8 << 20, 64 << 20);
+        let cold_options = ColdOptions { cache_bytes, open_tables_max: options.open_tables_max };
         let open_cold = |folder: &Folder| -> Result<Arc<dyn ColdStore>, OpenError> {
-            let options = ColdOptions { cache_bytes, ..ColdOptions::default() };
             let path = folder.path.join("cold");
             if !folder.is_new && !LsmStore::is_at(&path) {
                 return Err(folder.missing("its cold store (the folder cold)"));
             }
-            Ok(Arc::new(LsmStore::open(path, options)?))
+            Ok(Arc::new(LsmStore::open(path, cold_options)?))
         };
         Engine::open_with(disk, path, open_cold, options)
     }
@@ -397,7 +395,7 @@ fn check_options(options: &Options) -> Result<(), OpenError> {
             options.partitions
         ));
     }
-    if options.id_window_ms < 1_000 {
+    if options.id_window_ms < ID_WINDOW_MS_MIN {
         return refuse(format!("the window of request ids is {} ms; use at least 1 s", options.id_window_ms));
     }
     Ok(())

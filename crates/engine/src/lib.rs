@@ -51,4 +51,4 @@ mod tend;
 pub use check::{CheckReport, check};
 pub use engine::Engine;
 pub use execute::REQUESTS_PER_BATCH_MAX;
-pub use options::{Clock, MEMORY_BYTES_MIN, OpenError, Options};
+pub use options::{Clock, ID_WINDOW_MS_MIN, MEMORY_BYTES_MIN, OpenError, Options, memory_bytes_min};

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use quipu_store::cold::ColdError;
+use quipu_store::cold::{ColdError, OPEN_TABLES_MAX_DEFAULT};
 use quipu_store::{Durability, LogError, LogOptions};
 
 /// Says what time it is, UTC milliseconds. The keeper's expiry goes by it; requests bring their own time.
@@ -28,6 +28,8 @@ pub struct Options {
     pub pending_requests_max: usize,
     /// How long one may wait for its turn before it is refused as busy.
     pub pending_wait_ms: u64,
+    /// Tables of the cold store that may be held open; each is a file descriptor.
+    pub open_tables_max: usize,
     /// Sizes of the log.
     pub log: LogOptions,
     /// The clock of the keeper; by default the system's.
@@ -36,8 +38,17 @@ pub struct Options {
     pub entropy: Option<[u8; 40]>,
 }
 
-/// Smallest memory budget: every partition needs a chunk to fill while another is swept.
+/// Smallest memory budget.
 pub const MEMORY_BYTES_MIN: u64 = 32 << 20;
+/// Smallest memory budget of one partition: a chunk to fill, one to sweep, and some to serve from.
+const PARTITION_BYTES_MIN: u64 = 2 << 20;
+/// Shortest time to remember request ids: slices of it are not shorter than a second.
+pub const ID_WINDOW_MS_MIN: u64 = 1_000;
+
+/// The least memory that a folder with so many partitions needs.
+pub fn memory_bytes_min(partitions: u16) -> u64 {
+    MEMORY_BYTES_MIN.max(PARTITION_BYTES_MIN * u64::from(partitions))
+}
 
 impl Default for Options {
     fn default() -> Options {
@@ -49,6 +60,7 @@ impl Default for Options {
             log_tail_bytes: 128 << 20,
             pending_requests_max: 200_000,
             pending_wait_ms: 1_000,
+            open_tables_max: OPEN_TABLES_MAX_DEFAULT,
             log: LogOptions::default(),
             clock: Arc::new(system_time_ms),
             entropy: None,
@@ -107,6 +119,16 @@ pub enum OpenError {
 }
 
 impl OpenError {
+    /// Whether bytes of the folder are not what was written, so that only another copy of it helps.
+    pub fn is_damage(&self) -> bool {
+        matches!(
+            self,
+            OpenError::Damaged { .. }
+                | OpenError::Log(LogError::Damage { .. })
+                | OpenError::Cold(ColdError::Damaged(_))
+        )
+    }
+
     /// An error of the file system, told apart by what the operator can do about it.
     pub(crate) fn io(path: &Path, source: std::io::Error) -> OpenError {
         use std::io::ErrorKind::{QuotaExceeded, StorageFull};

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 pub use flags::Flags;
 use quipu_counting::slot::PARTITIONS_MAX;
+use quipu_engine::{ID_WINDOW_MS_MIN, MEMORY_BYTES_MIN, memory_bytes_min};
 use quipu_store::Durability;
 
 use crate::http::Limits;
@@ -41,9 +42,9 @@ pub struct Config {
     pub resp_output_bytes_max: usize,
     /// What all RESP connections together may have in memory.
     pub resp_buffer_bytes_max: usize,
-    /// Requests that may wait for the disk.
+    /// Requests for counters on disk that may wait to be read.
     pub queue_requests_max: usize,
-    /// How long a request may wait for the disk.
+    /// How long one of them may wait for its turn.
     pub queue_wait_ms: u64,
     /// When a change is acknowledged.
     pub durability: Durability,
@@ -163,7 +164,7 @@ const SETTINGS: &[Setting] = &[
         variable: "QUIPU_QUEUE_REQUESTS",
         default: "200000",
         value_name: "NUMBER",
-        help: "Requests that may wait for the disk; more are refused as busy",
+        help: "Requests for counters on disk that may wait to be read; more are refused as busy (for what is in memory, TCP slows clients down instead)",
         read: |config, text| read_into(&mut config.queue_requests_max, text, queued),
     },
     Setting {
@@ -172,7 +173,7 @@ const SETTINGS: &[Setting] = &[
         variable: "QUIPU_QUEUE_WAIT",
         default: "1s",
         value_name: "DURATION",
-        help: "How long a request may wait for its turn at the disk before it is refused as busy",
+        help: "How long a request for counters on disk may wait for its turn before it is refused as busy",
         read: |config, text| read_into(&mut config.queue_wait_ms, text, units::duration_ms),
     },
     Setting {
@@ -195,7 +196,7 @@ const SETTINGS: &[Setting] = &[
         default: "1GiB",
         value_name: "SIZE",
         help: "What counters may take in memory; more of them lie on disk",
-        read: |config, text| read_into(&mut config.memory_bytes, text, units::size),
+        read: |config, text| read_into(&mut config.memory_bytes, text, memory),
     },
     Setting {
         name: "partitions",
@@ -213,7 +214,7 @@ const SETTINGS: &[Setting] = &[
         default: "24h",
         value_name: "DURATION",
         help: "How long request ids are remembered",
-        read: |config, text| read_into(&mut config.id_window_ms, text, units::duration_ms),
+        read: |config, text| read_into(&mut config.id_window_ms, text, id_window),
     },
     Setting {
         name: "max_connections",
@@ -221,7 +222,7 @@ const SETTINGS: &[Setting] = &[
         variable: "QUIPU_MAX_CONNECTIONS",
         default: "10000",
         value_name: "NUMBER",
-        help: "The most connections of each front",
+        help: "The most connections of each front; fewer if the limit on open files (ulimit -n) is too low for them",
         read: |config, text| read_into(&mut config.connections_max, text, connections),
     },
     Setting {
@@ -301,6 +302,20 @@ fn queued(text: &str) -> Result<usize, &'static str> {
         .ok()
         .filter(|number| (1..=QUEUE_REQUESTS_MAX).contains(number))
         .ok_or("a number from 1 to 100000000")
+}
+
+fn memory(text: &str) -> Result<u64, &'static str> {
+    const _: () = assert!(MEMORY_BYTES_MIN == 32 << 20);
+    units::size(text)
+        .ok()
+        .filter(|bytes| *bytes >= MEMORY_BYTES_MIN)
+        .ok_or("a size of at least 32MiB, like 512MiB or 2GB")
+}
+
+fn id_window(text: &str) -> Result<u64, &'static str> {
+    const _: () = assert!(ID_WINDOW_MS_MIN == 1_000);
+    let window = units::duration_ms(text).ok().filter(|ms| *ms >= ID_WINDOW_MS_MIN);
+    window.ok_or("a duration of at least 1s, like 90s, 15m, 24h or 7d")
 }
 
 fn partitions(text: &str) -> Result<u16, &'static str> {
@@ -409,6 +424,7 @@ pub fn load(
             .map_err(|error| anyhow::anyhow!("{source}: {}: {error}", setting.name))?;
     }
     config.http.connections_max = config.connections_max;
+    check_memory(&config)?;
     check_exposure(&config)?;
     Ok((config, resolved))
 }
@@ -439,6 +455,18 @@ fn blank() -> Config {
         insecure: false,
         log: String::new(),
     }
+}
+
+/// What each partition needs, all of them need.
+fn check_memory(config: &Config) -> anyhow::Result<()> {
+    let (partitions, least) = (config.partitions, memory_bytes_min(config.partitions));
+    if config.memory_bytes < least {
+        bail!(
+            "memory: {partitions} partitions need at least {}MiB; allow more memory, or fewer partitions",
+            least >> 20
+        );
+    }
+    Ok(())
 }
 
 /// Until callers authenticate, whoever reaches a port may change every counter: that must be wanted.

@@ -21,7 +21,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::http::{self, App};
 use crate::metrics::Metrics;
-use crate::open_files;
+use crate::open_files::{self, Shares};
 use crate::resp::{self, RespServer};
 
 /// How often to look whether the log has failed. Nothing is acknowledged after a failure, so this only decides how
@@ -29,8 +29,6 @@ use crate::resp::{self, RespServer};
 const FAILURE_POLL: Duration = Duration::from_millis(100);
 /// Handlers only wait, they never compute for long; more threads would take cores from RESP.
 const HTTP_THREADS_MAX: usize = 4;
-/// Files the process needs beside connections: log segments, the cold store's tables, listeners.
-const OTHER_FILES: u64 = 1024;
 
 /// Whether requests will be served; what `/readyz` says.
 #[derive(Debug, Default)]
@@ -54,11 +52,11 @@ impl Health {
 /// RESP listen, once they do.
 pub fn run(config: &Config, announce: impl FnOnce(SocketAddr, SocketAddr)) -> anyhow::Result<()> {
     start_log(config);
-    raise_open_files(config);
+    let files = share_open_files(config)?;
     let http_listener = listen("http", config.http_listen)?;
     let resp_listener = listen("resp", config.resp_listen)?;
     let clock = Arc::new(Clock::new());
-    let engine = Engine::open(&config.data, options(config, &clock))?;
+    let engine = Engine::open(&config.data, options(config, &files, &clock))?;
     clock.begin_after(engine.newest_time_ms());
     let counters: Arc<dyn Counters> = engine.clone();
     let health = Arc::new(Health::default());
@@ -69,10 +67,17 @@ pub fn run(config: &Config, announce: impl FnOnce(SocketAddr, SocketAddr)) -> an
         Signals::new().context("cannot watch for signals")?
     };
 
-    let resp =
-        RespServer::start(resp_options(config), resp_listener, Arc::clone(&counters), Arc::clone(&clock))
-            .context("cannot serve RESP")?;
-    let load = Arc::new(http::Load::new(config.http.clone()));
+    let resp = RespServer::start(
+        resp_options(config, &files),
+        resp_listener,
+        Arc::clone(&counters),
+        Arc::clone(&clock),
+    )
+    .context("cannot serve RESP")?;
+    let load = Arc::new(http::Load::new(http::Limits {
+        connections_max: files.http_connections_max,
+        ..config.http.clone()
+    }));
     let metrics =
         Metrics::new(Arc::clone(&counters), Some(Arc::clone(resp.shared())), Some(Arc::clone(&load)));
     let app = Arc::new(App {
@@ -97,11 +102,12 @@ pub fn run(config: &Config, announce: impl FnOnce(SocketAddr, SocketAddr)) -> an
     announce(http.address(), resp.address());
 
     let end = runtime.block_on(signals.wait_or_failure(|| engine.failed()));
-    match &end {
-        End::Signal(name) => health.set(format!("draining after {name}")),
-        End::Failed(reason) => health.set(reason.clone()),
-    }
-    tracing::info!("draining");
+    let why = match &end {
+        End::Signal(name) => format!("draining after {name}"),
+        End::Failed(reason) => reason.clone(),
+    };
+    tracing::info!("{why}");
+    health.set(why);
     runtime.block_on(http.drain());
     resp.stop();
     let closed = engine.close();
@@ -120,7 +126,7 @@ pub fn run(config: &Config, announce: impl FnOnce(SocketAddr, SocketAddr)) -> an
 }
 
 /// One clock for the fronts and the keeper: a jump that is refused must not expire anything either.
-fn options(config: &Config, clock: &Arc<Clock>) -> Options {
+fn options(config: &Config, files: &Shares, clock: &Arc<Clock>) -> Options {
     let clock = Arc::clone(clock);
     Options {
         durability: config.durability,
@@ -129,16 +135,18 @@ fn options(config: &Config, clock: &Arc<Clock>) -> Options {
         id_window_ms: config.id_window_ms,
         pending_requests_max: config.queue_requests_max,
         pending_wait_ms: config.queue_wait_ms,
+        open_tables_max: files.open_tables_max,
         clock: Arc::new(move || clock.now_ms()),
         ..Options::default()
     }
 }
 
-fn resp_options(config: &Config) -> resp::Options {
+fn resp_options(config: &Config, files: &Shares) -> resp::Options {
     let defaults = resp::Options::default();
     resp::Options {
         event_loops: if config.resp_threads == 0 { defaults.event_loops } else { config.resp_threads },
-        connections_max: config.connections_max,
+        connections_max: files.resp_connections_max,
+        connections_possible: files.resp_connections_possible,
         output_bytes_max: config.resp_output_bytes_max,
         buffer_bytes_max: config.resp_buffer_bytes_max,
         idle_ms: config.resp_idle_ms,
@@ -159,19 +167,24 @@ fn start_log(config: &Config) {
     }
 }
 
-/// Every connection is a file; the usual limit of 1024 is far below what we allow ourselves.
-fn raise_open_files(config: &Config) {
-    let fronts = 2;
-    let wanted = config.connections_max as u64 * fronts + OTHER_FILES;
-    let possible = open_files::raise_limit(wanted);
-    // Both fronts at their limit at once is rare enough to say nothing about.
-    if possible < config.connections_max as u64 + OTHER_FILES {
+/// Every connection is a file, and so is much of the store; the usual limit of 1024 is far below what we allow ourselves.
+fn share_open_files(config: &Config) -> anyhow::Result<Shares> {
+    let possible = open_files::raise_limit(u64::MAX);
+    let Some(shares) = Shares::of(possible, config.connections_max) else {
+        bail!(
+            "the limit on open files is {possible}, and quipu needs at least {}; raise it (ulimit -n) and start again",
+            Shares::FILES_MIN
+        );
+    };
+    let (resp, http) = (shares.resp_connections_max, shares.http_connections_max);
+    if resp.min(http) < config.connections_max {
         tracing::warn!(
-            wanted,
-            possible,
-            "the limit on open files is too low for --max-connections; raise it (ulimit -n) or allow fewer connections"
+            "the limit on open files is {possible}: at most {resp} connections of RESP and {http} of HTTP are served, not \
+             {} of each (max_connections); raise the limit (ulimit -n) for more",
+            config.connections_max
         );
     }
+    Ok(shares)
 }
 
 /// Connections that may wait to be accepted: a fleet that comes back after a restart, not the 128 of the library.
@@ -205,39 +218,68 @@ enum End {
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    /// `None` under `nohup`, which asks to survive the end of the terminal.
+    hang_up: Option<Signal>,
 }
 
 impl Signals {
     fn new() -> std::io::Result<Signals> {
+        let hang_up = (!ignores_hang_up()).then(|| signal(SignalKind::hangup())).transpose()?;
         Ok(Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
+            hang_up,
         })
     }
 
     async fn wait_or_failure(mut self, failed: impl Fn() -> Option<String>) -> End {
         let mut poll = tokio::time::interval(FAILURE_POLL);
         loop {
-            tokio::select! {
-                _ = self.terminate.recv() => return self.ended_by("SIGTERM"),
-                _ = self.interrupt.recv() => return self.ended_by("SIGINT"),
-                _ = poll.tick() => if let Some(reason) = failed() { return End::Failed(reason) },
-            }
+            let hung_up = async {
+                match &mut self.hang_up {
+                    Some(signal) => signal.recv().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let name = tokio::select! {
+                _ = self.terminate.recv() => "SIGTERM",
+                _ = self.interrupt.recv() => "SIGINT",
+                _ = hung_up => "SIGHUP",
+                _ = poll.tick() => match failed() {
+                    Some(reason) => return End::Failed(reason),
+                    None => continue,
+                },
+            };
+            tokio::spawn(self.wait_for_impatience(name == "SIGINT"));
+            return End::Signal(name);
         }
     }
 
-    /// A second signal means that somebody does not want to wait for the drain.
-    fn ended_by(mut self, name: &'static str) -> End {
-        tokio::spawn(async move {
-            tokio::select! {
-                _ = self.terminate.recv() => {}
-                _ = self.interrupt.recv() => {}
-            }
-            eprintln!("quipu: a second signal; stopping at once");
-            std::process::exit(130);
-        });
-        End::Signal(name)
+    /// Ends the process when somebody at a terminal does not want to wait for the drain: when Ctrl-C is pressed twice. More
+    /// of the other signals change nothing, because supervisors send them to a process and to its group.
+    async fn wait_for_impatience(mut self, is_interrupted: bool) {
+        if !is_interrupted {
+            self.interrupt.recv().await;
+        }
+        // The shell and whatever passes signals on may both tell us of one Ctrl-C.
+        let same_until = tokio::time::Instant::now() + SAME_INTERRUPT;
+        while tokio::time::timeout_at(same_until, self.interrupt.recv()).await.is_ok() {}
+        self.interrupt.recv().await;
+        eprintln!("quipu: interrupted again; stopping at once");
+        std::process::exit(130);
     }
+}
+
+/// Interrupts so close together are one.
+const SAME_INTERRUPT: Duration = Duration::from_millis(300);
+
+/// Whether whoever started this process made it ignore SIGHUP. A handler would undo that.
+fn ignores_hang_up() -> bool {
+    const SIGHUP_BIT: u64 = 1;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask & SIGHUP_BIT != 0
 }
 
 #[cfg(test)]

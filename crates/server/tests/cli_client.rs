@@ -35,6 +35,11 @@ fn counters_and_policies() {
         (&["mget", "a", "b/c d", "none"], 0, "a\t-3\nb/c d\t7\nnone\t0\n", ""),
         (&["reset", "a"], 0, "0\n", ""),
         (&["del", "b/c d"], 0, "gone, it was 7\n", ""),
+        (&["del", "b/c d"], 0, "there was none\n", ""),
+        (&["set", "zero", "0"], 0, "0\n", ""),
+        (&["del", "zero"], 0, "gone, it was 0\n", ""),
+        (&["set", "low", "-9223372036854775808"], 0, "-9223372036854775808\n", ""),
+        (&["del", "low"], 0, "gone, it was -9223372036854775808\n", ""),
         (&["policy", "list"], 0, "", ""),
         (&["policy", "set", "s:*", "--min", "0", "--max", "9"], 0, "s:*  min 0  max 9\n", ""),
         (&["policy", "get", "s:*"], 0, "s:*  min 0  max 9\n", ""),
@@ -137,6 +142,9 @@ fn a_wrong_address_is_recognized_and_says_what_to_do() {
             assert!(stderr.contains(said) && output.stdout.is_empty(), "{command} {address}: {stderr}");
         }
     }
+    let output = run(&["bench", "--target", &format!("resp://{free}")], &[]);
+    assert_eq!(output.status.code(), Some(12), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("is the server running?"), "{output:?}");
     assert_eq!(server.client(&["get", "a"]).stdout, b"0\n", "nobody counted");
 }
 

@@ -56,20 +56,21 @@ fn what_was_exported_is_imported_as_it_was() {
         ("%FF%00", r#"{"value":3,"ttlMs":3600000}"#),
         ("%E6%95%B0", r#"{"value":9223372036854775807,"ttlMs":86400000}"#),
         ("min", r#"{"value":"-9223372036854775808"}"#),
+        ("beyond-9999", r#"{"value":1,"ttlMs":253402300800000}"#),
     ] {
         let reply = server.request("PUT", &format!("/api/v1/counters/{key}"), &[], body);
         assert_eq!(reply.status, 200, "{reply:?}");
     }
     let original = all(&server);
-    assert_eq!(original.len(), 7);
+    assert_eq!(original.len(), 8);
     let other = Server::start(other_data.path());
     for name in ["all.csv", "all.ndjson", "all.csv.gz", "all.jsonl.gz"] {
         let file = files.path().join(name);
         let file = file.to_str().unwrap();
         let exported = server.client(&["export", "--output", file]);
-        assert!(text(&exported.stderr).starts_with("exported 7 counters to "), "{exported:?}");
+        assert!(text(&exported.stderr).starts_with("exported 8 counters to "), "{exported:?}");
         let imported = other.client(&["import", file]);
-        assert!(text(&imported.stdout).starts_with("imported 7 rows into resp://"), "{imported:?}");
+        assert!(text(&imported.stdout).starts_with("imported 8 rows into resp://"), "{imported:?}");
         assert_eq!(all(&other), original, "{name}");
         assert!(other.request("DELETE", "/api/v1/counters/plain", &[], "").status == 200);
     }
@@ -220,7 +221,32 @@ fn rows_that_the_server_refuses_are_told_with_their_reason() {
     assert_eq!((value(&server, "a"), value(&server, "b"), value(&server, "stock:1")), (2, 4, 0));
     let output = server.client(&["import", &file]);
     assert_eq!(output.status.code(), Some(13));
-    assert!(text(&output.stderr).contains("stopped at a row that is bad or was refused"), "{output:?}");
+    assert!(
+        text(&output.stderr).contains("2 rows were refused, all others are imported; --from-line 3"),
+        "{output:?}"
+    );
+}
+
+/// Rows are under way when the server refuses one before them: they are done, and said to be.
+#[test]
+fn an_import_that_stops_at_a_refused_row_says_what_is_done_and_where_to_begin() {
+    let (data, files) = (folder(), folder());
+    let server = Server::start(data.path());
+    server.client(&["policy", "set", "stock:*", "--max", "10"]);
+    let rest: String = (0..100_000).map(|number| format!("k{number},1\n")).collect();
+    let file = write(files.path(), "rows.csv", &format!("key,value\na,1\nstock:1,11\nb,2\n{rest}"));
+    let output = server.client(&["import", &file]);
+    let stderr = text(&output.stderr);
+    assert_eq!((output.status.code(), value(&server, "b")), (Some(13), 2), "{stderr}");
+    for part in
+        ["stopped because of line 3: ", "but for those that were refused", "--from-line 3 begins with"]
+    {
+        assert!(stderr.contains(part), "{stderr}");
+    }
+    server.client(&["policy", "del", "stock:*"]);
+    let output = server.client(&["import", &file, "--from-line", "3"]);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!((value(&server, "stock:1"), value(&server, "k99999")), (11, 1));
 }
 
 /// An import that reads from us, so that we decide when it is in the middle.

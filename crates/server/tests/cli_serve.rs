@@ -6,6 +6,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -27,12 +29,19 @@ fn what_cannot_work_is_refused_with_advice() {
     let config = data.path().join("quipu.toml");
     std::fs::write(&config, "memroy = \"1GiB\"").unwrap();
     let config = config.to_str().unwrap();
+    // Whose number of partitions holds over the setting.
+    let large = tempfile::tempdir().unwrap();
+    Server::start_with(large.path(), &["--partitions", "256"]).kill();
     let rows: &[(&Path, &[&str], i32, &[&str])] = &[
         (data.path(), &["--http", "0.0.0.0:0"], 2, &["http.listen", "--insecure"]),
         (data.path(), &["--resp", "0.0.0.0:0"], 2, &["resp.listen", "--insecure"]),
         (data.path(), &["--durability", "often"], 2, &["flag --durability", "interval:<ms>"]),
         (data.path(), &["--config", config], 2, &["quipu.toml", "memroy"]),
         (data.path(), &["--config", "/nonexistent.toml"], 2, &["cannot read /nonexistent.toml"]),
+        (data.path(), &["--memory", "1"], 2, &["flag --memory", "at least 32MiB"]),
+        (data.path(), &["--id-window", "1ms"], 2, &["flag --id-window", "at least 1s"]),
+        (data.path(), &["--memory", "64MiB", "--partitions", "256"], 2, &["memory: ", "at least 512MiB"]),
+        (large.path(), &["--memory", "64MiB"], 2, &["at least 512MiB"]),
         (data.path(), &["--http", &taken], 1, &[&taken, "--http"]),
         (data.path(), &["--resp", &taken], 1, &[&taken, "--resp"]),
         (&file, &[], 1, &["a-file"]),
@@ -56,14 +65,16 @@ fn a_folder_in_use_is_refused_and_the_first_server_goes_on() {
     assert_eq!(code, Some(1), "{stderr}");
     assert!(stderr.contains("in use by another process"), "{stderr}");
     let check = run(&["check", data.path().to_str().unwrap()], &[]);
-    assert!(!check.status.success());
+    assert_eq!(check.status.code(), Some(1));
     assert_eq!(server.client(&["incr", "a"]).stdout, b"2\n");
 }
 
 #[test]
-fn both_signals_end_it_in_order_and_the_line_says_where_it_serves() {
+fn signals_end_it_in_order_and_the_line_says_where_it_serves() {
     let data = tempfile::tempdir().unwrap();
-    for (signal, count) in [(Signal::TERM, "1\n"), (Signal::INT, "2\n")] {
+    for (signal, times, count) in
+        [(Signal::TERM, 1, "1\n"), (Signal::INT, 1, "2\n"), (Signal::HUP, 2, "3\n"), (Signal::TERM, 3, "4\n")]
+    {
         let mut server = Server::start_with(data.path(), &["--durability", "interval:1000"]);
         assert_eq!(server.client(&["incr", "a"]).stdout, count.as_bytes());
         // Connections that ask nothing do not hold up the end.
@@ -71,7 +82,7 @@ fn both_signals_end_it_in_order_and_the_line_says_where_it_serves() {
         let mut half = TcpStream::connect(server.http).unwrap();
         half.write_all(b"GET /hea").unwrap();
         let resp = TcpStream::connect(server.resp).unwrap();
-        server.signal(signal);
+        (0..times).for_each(|_| server.signal(signal));
         let (status, log) = server.wait();
         assert!(status.success(), "{status}: {log:?}");
         assert!(!log.iter().any(|line| line.contains("did not end in time")), "{log:?}");
@@ -80,6 +91,47 @@ fn both_signals_end_it_in_order_and_the_line_says_where_it_serves() {
         let lines: Vec<_> = log.iter().filter(|line| line.contains(" serves: ")).collect();
         assert!(lines.len() == 1 && lines[0].starts_with("quipu ") && lines[0].ends_with(&ready), "{log:?}");
     }
+}
+
+/// As a person at a terminal would: pressed again and again while a request that does not end holds up the drain.
+#[test]
+fn ctrl_c_again_ends_it_at_once() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = Server::start(data.path());
+    let mut half = TcpStream::connect(server.http).unwrap();
+    half.write_all(b"PUT /api/v1/counters/a HTTP/1.1\r\nHost: q\r\nContent-Length: 9\r\n\r\n{").unwrap();
+    let in_flight = |server: &Server| server.request("GET", "/metrics", &[], "").body.contains("in_flight 2");
+    while !in_flight(&server) {
+        std::thread::yield_now();
+    }
+    let id = rustix::process::Pid::from_raw(server.process_id() as i32).unwrap();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&is_over);
+    let pressing = std::thread::spawn(move || {
+        while !told.load(Ordering::Relaxed) && rustix::process::kill_process(id, Signal::INT).is_ok() {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    });
+    let (status, log) = server.wait();
+    is_over.store(true, Ordering::Relaxed);
+    pressing.join().unwrap();
+    assert_eq!(status.code(), Some(130), "{log:?}");
+    assert!(log.iter().any(|line| line.contains("stopping at once")), "{log:?}");
+}
+
+/// `nohup` makes a process ignore the end of its terminal, and that holds.
+#[test]
+fn a_hang_up_is_ignored_where_it_was() {
+    let data = tempfile::tempdir().unwrap();
+    let serve = serve_command(data.path());
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]).arg(serve.get_program()).args(serve.get_args());
+    command.envs(serve.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let server = Server::spawn(command);
+    server.signal(Signal::HUP);
+    assert_eq!(server.client(&["incr", "a"]).stdout, b"1\n");
+    let (status, log) = server.terminate();
+    assert!(status.success() && log.iter().any(|line| line.contains("draining after SIGTERM")), "{log:?}");
 }
 
 #[test]
@@ -103,6 +155,37 @@ fn a_healthy_folder_checks_out() {
     let output = run(&["check", "/nonexistent"], &[]);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("/nonexistent"));
+}
+
+/// Damage met while the folder is opened is told like damage met later.
+#[test]
+fn damage_is_found_and_told() {
+    for (part, said) in [("log/000000000001.log", "the log is damaged"), ("quipu.meta", "is damaged")] {
+        let data = tempfile::tempdir().unwrap();
+        let folder = data.path().to_str().unwrap();
+        let server = Server::start(data.path());
+        for number in 0..100 {
+            server.client(&["set", &format!("k{number}"), "1"]);
+        }
+        server.terminate();
+        let path = data.path().join(part);
+        let mut bytes = std::fs::read(&path).unwrap();
+        // In a log: among records, of which the last is not the one that suffers.
+        let middle = bytes.iter().rposition(|byte| *byte != 0).unwrap() / 2;
+        bytes[middle..middle + 3].iter_mut().for_each(|byte| *byte ^= 0x5a);
+        std::fs::write(&path, bytes).unwrap();
+
+        let output = run(&["check", folder, "--json"], &[]);
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((output.status.code(), &report["ok"]), (Some(14), &json!(false)), "{part}: {report}");
+        let problem = report["problems"][0].as_str().unwrap();
+        assert!(problem.contains(said) && report["counters"].is_null(), "{part}: {report}");
+        let output = run(&["check", folder], &[]);
+        assert_eq!(output.status.code(), Some(14), "{part}");
+        let shown = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(shown, format!("PROBLEM      {problem}\n"), "{part}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("restore it from a backup"), "{part}");
+    }
 }
 
 #[test]
@@ -150,6 +233,14 @@ fn a_configuration_file_is_checked_with_the_line_of_the_fault() {
         ),
         ("[http]\nlisten = \"nowhere\"\n", 2, "", "quipu.toml:2: http.listen: \"nowhere\" is not an address"),
         ("memory = \n", 2, "", "quipu.toml:1: "),
+        ("memory = \"1\"\n", 2, "", "quipu.toml:1: memory: \"1\" is not a size of at least 32MiB"),
+        (
+            "\nid_window = \"1ms\"\n",
+            2,
+            "",
+            "quipu.toml:2: id_window: \"1ms\" is not a duration of at least 1s",
+        ),
+        ("memory = \"64MiB\"\npartitions = 256\n", 2, "", "memory: 256 partitions need at least 512MiB"),
     ] {
         std::fs::write(&file, text).unwrap();
         let output = run(&["config", "check", file.to_str().unwrap()], &[]);

@@ -86,6 +86,23 @@ fn garbage_and_oversize_are_answered_and_harm_nobody() {
             413,
             "too-large",
         ),
+        (
+            "PUT /api/v1/counters/a HTTP/1.1\r\nHost: q\r\nContent-Length: 18446744073709551615\r\n\r\n".to_owned(),
+            413,
+            "too-large",
+        ),
+        (
+            "PUT /api/v1/counters/a HTTP/1.1\r\nHost: q\r\nTransfer-Encoding: gzip, chunked\r\n\r\nb\r\n{\"value\":1}\r\n0\r\n\r\n"
+                .to_owned(),
+            501,
+            "unsupported-coding",
+        ),
+        (
+            "PUT /api/v1/counters/a HTTP/1.1\r\nHost: q\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+                .to_owned(),
+            501,
+            "unsupported-coding",
+        ),
         ("POST /api/v1/counters/a/increment HTTP/1.1\r\nHost: q\r\nContent-Length: -1\r\n\r\n".to_owned(), 400, "malformed"),
         (
             "POST /api/v1/counters/a/increment HTTP/1.1\r\nHost: q\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n".to_owned(),

@@ -264,3 +264,52 @@ fn idle_connections_are_closed_when_that_is_wanted() {
     assert_eq!(active.ask("CONFIG SET timeout 0"), "+OK|");
     assert_eq!(fact(&mut active, "connected_clients"), 1);
 }
+
+/// `quipu serve` under a limit on open files, which is given as `ulimit` takes it.
+fn serve_with_files(data: &std::path::Path, files: u32, arguments: &[&str]) -> std::process::Command {
+    let serve = support::serve_command(data);
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", &format!("ulimit -n {files}; exec \"$0\" \"$@\"")]);
+    command.arg(serve.get_program()).args(serve.get_args()).args(arguments);
+    command.envs(serve.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command
+}
+
+/// Connections take files, and so does the store: however many come, it has what it needs to write.
+#[test]
+fn few_open_files_are_fewer_connections_and_no_failed_write() {
+    let data = tempfile::tempdir().unwrap();
+    let server = Server::spawn(serve_with_files(data.path(), 200, &["--memory", MEMORY]));
+    let said = |part: &str| server.log().iter().filter(|line| line.contains(part)).count();
+    assert_eq!(said("the limit on open files is 200"), 1, "{:?}", server.log());
+    let mut client = Client::connect(server.resp);
+    let refusal = client.ask("CONFIG SET maxclients 10000");
+    let (form, possible) = refusal.rsplit_once(' ').unwrap();
+    assert_eq!(
+        form,
+        "-ERR CONFIG SET failed (possibly related to argument 'maxclients') - The operating system is not able to \
+         handle the specified number of clients, try with"
+    );
+    let possible: u32 = possible.trim_end_matches('|').parse().unwrap();
+    assert_eq!(client.ask(&format!("CONFIG SET maxclients {possible}")), "+OK|");
+    assert!(
+        client.ask(&format!("CONFIG SET maxclients {}", possible + 1)).starts_with("-ERR CONFIG SET failed")
+    );
+    let idle: Vec<TcpStream> = (0..400)
+        .map(|number| if number % 2 == 0 { server.resp } else { server.http })
+        .map(|address| TcpStream::connect(address).unwrap())
+        .collect();
+    load(&mut client);
+    let log = server.log().join("\n");
+    assert!(!log.contains("open files (os error"), "{log}");
+    assert_eq!(client.ask(&format!("GET {}", key(0))), "$1|0|");
+    drop(idle);
+}
+
+#[test]
+fn too_few_open_files_to_begin_with_are_told() {
+    let data = tempfile::tempdir().unwrap();
+    let output = serve_with_files(data.path(), 64, &[]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("the limit on open files is 64"), "{said}");
+}

@@ -130,6 +130,8 @@ fn policies() {
             ("Q.ADD stock:1 1", disabled),
             ("INCREX stock:1", disabled),
             ("GET stock:1", "$2|10|"),
+            ("Q.POLICY SET '' {}", "-ERR a pattern has 1 to 512 bytes, this one has 0|"),
+            ("Q.POLICY DEL ''", "-ERR a pattern has 1 to 512 bytes, this one has 0|"),
             ("Q.POLICY DEL stock:*", ":1|"),
             ("Q.POLICY DEL stock:*", ":0|"),
             ("DEL stock:1", ":1|"),

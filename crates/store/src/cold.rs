@@ -24,7 +24,7 @@ mod model;
 mod rows;
 mod space;
 
-pub use lsm::{ColdOptions, LsmStore};
+pub use lsm::{ColdOptions, LsmStore, OPEN_TABLES_MAX_DEFAULT};
 pub use model::ModelStore;
 pub use rows::Rows;
 

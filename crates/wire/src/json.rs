@@ -25,6 +25,7 @@ pub mod timestamp;
 pub const EXACT_INTEGER_MAX: u64 = 1 << 53;
 
 /// The number as text, where a reader with doubles would lose digits.
-fn text_if_large(number: i64) -> Option<String> {
-    (number.unsigned_abs() > EXACT_INTEGER_MAX).then(|| number.to_string())
+fn text_if_large(number: impl Into<i128>) -> Option<String> {
+    let number = number.into();
+    (number.unsigned_abs() > u128::from(EXACT_INTEGER_MAX)).then(|| number.to_string())
 }

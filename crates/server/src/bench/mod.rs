@@ -44,6 +44,7 @@ use self::driver::{Outcome, Share, drive};
 use self::report::{Report, ServerUse, SumCheck};
 use self::resp::COUNT_ONCE_SCRIPT;
 use self::tally::Tally;
+pub use self::target::Unreachable;
 use self::target::{Session, Target};
 use self::workload::{Command, KeyFormat, Workload};
 use crate::open_files;

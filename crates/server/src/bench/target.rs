@@ -38,6 +38,14 @@ impl Protocol {
     }
 }
 
+/// Nobody listens there; nothing was measured.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot connect to {target}: is the server running?")]
+pub struct Unreachable {
+    target: String,
+    source: std::io::Error,
+}
+
 /// Where the load goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
@@ -92,7 +100,7 @@ impl Target {
     /// Connects and logs in.
     pub fn connect(&self) -> Result<Session> {
         let stream = TcpStream::connect_timeout(&self.address, WAIT_MAX)
-            .with_context(|| format!("cannot connect to {}: is the server running?", self.shown()))?;
+            .map_err(|source| Unreachable { target: self.shown(), source })?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(WAIT_MAX))?;
         stream.set_write_timeout(Some(WAIT_MAX))?;

@@ -29,20 +29,66 @@ impl Args {
         let spinner = progress::spinner(&format!("checking {}", self.folder.display()), self.quiet);
         let report = check(&self.folder);
         spinner.finish_and_clear();
-        let report = report.map_err(|error| Failure::from(anyhow::Error::new(error)))?;
+        let found = match report {
+            Ok(report) => Found::Read(report),
+            // What is found on the way is told like what is found at the end.
+            Err(error) if error.is_damage() => Found::Unreadable(error.to_string()),
+            Err(error) => return Err(anyhow::Error::new(error).into()),
+        };
         match (self.json, self.quiet) {
-            (true, _) => terminal::print(to_json(&report))?,
-            (false, false) => terminal::print(describe(&report))?,
+            (true, _) => terminal::print(found.to_json())?,
+            (false, false) => terminal::print(found.describe())?,
             (false, true) => {}
         }
-        if report.problems.is_empty() {
-            return Ok(());
-        }
+        let folder = self.folder.display();
+        let what = match &found {
+            Found::Read(report) if report.problems.is_empty() => return Ok(()),
+            Found::Read(_) => "does not agree with its ledger",
+            Found::Unreadable(_) => "is damaged",
+        };
         Err(Failure::damaged(format!(
-            "{} does not agree with its ledger; restore it from a backup, and keep a copy for whoever looks into it",
-            self.folder.display()
+            "{folder} {what}; restore it from a backup, and keep a copy for whoever looks into it"
         )))
     }
+}
+
+/// What there is to tell.
+enum Found {
+    /// Everything was read.
+    Read(CheckReport),
+    /// Damage, in words, that let nothing be counted.
+    Unreadable(String),
+}
+
+impl Found {
+    fn describe(&self) -> String {
+        match self {
+            Found::Read(report) => describe(report),
+            Found::Unreadable(problem) => problem_line(problem),
+        }
+    }
+
+    /// The same fields whatever was found; `null` is what is not known.
+    fn to_json(&self) -> serde_json::Value {
+        let (report, problems) = match self {
+            Found::Read(report) => (Some(report), report.problems.as_slice()),
+            Found::Unreadable(problem) => (None, std::slice::from_ref(problem)),
+        };
+        json!({
+            "ok": problems.is_empty(),
+            "partitions": report.map(|report| report.partitions),
+            "counters": report.map(|report| report.counters),
+            // The sum of many counters may exceed what JSON readers can hold.
+            "sumText": report.map(|report| report.sum.to_string()),
+            "requestIds": report.map(|report| report.request_ids),
+            "producers": report.map(|report| report.producers),
+            "problems": problems,
+        })
+    }
+}
+
+fn problem_line(problem: &String) -> String {
+    format!("PROBLEM      {problem}")
 }
 
 fn describe(report: &CheckReport) -> String {
@@ -54,22 +100,9 @@ fn describe(report: &CheckReport) -> String {
         format!("request ids  {}", screen.number(*request_ids)),
         format!("producers    {}", screen.number(*producers)),
     ];
-    lines.extend(problems.iter().map(|problem| format!("PROBLEM      {problem}")));
+    lines.extend(problems.iter().map(problem_line));
     if problems.is_empty() {
         lines.push("all is well: every partition agrees with its ledger".to_owned());
     }
     lines.join("\n")
-}
-
-fn to_json(report: &CheckReport) -> serde_json::Value {
-    json!({
-        "ok": report.problems.is_empty(),
-        "partitions": report.partitions,
-        "counters": report.counters,
-        // The sum of many counters may exceed what JSON readers can hold.
-        "sumText": report.sum.to_string(),
-        "requestIds": report.request_ids,
-        "producers": report.producers,
-        "problems": report.problems,
-    })
 }

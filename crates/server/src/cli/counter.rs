@@ -4,7 +4,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use jiff::Timestamp;
+use jiff::civil::date;
+use jiff::fmt::temporal::Pieces;
 use serde::Deserialize;
 
 use super::terminal::{self, Screen};
@@ -26,11 +27,16 @@ pub struct Counter {
     pub updated_at: Option<String>,
     /// When it ceases to exist, if ever.
     pub expires_at: Option<String>,
+    /// The same in milliseconds, where a year of four digits cannot say it.
+    pub expires_at_ms: Option<u64>,
     /// An unknown key reads as 0 and does not exist.
     #[serde(default = "yes")]
     pub exists: bool,
     /// By how much the value grew, where this is the answer to a change.
-    pub applied: Option<i64>,
+    pub applied: Option<i128>,
+    /// Whether it existed before, where this is the answer to a change.
+    #[serde(default = "yes")]
+    pub existed: bool,
     /// Whether this is the remembered outcome of an earlier request.
     #[serde(default)]
     pub duplicate: bool,
@@ -51,6 +57,11 @@ pub struct Results {
 pub const COLUMNS: &[&str] = &["KEY", "VALUE ", "VERSION ", "CHANGED", "EXPIRES"];
 
 impl Counter {
+    /// When it ceases to exist, if ever, as a file can say it: a time, or milliseconds where no time can.
+    pub fn expiry(&self) -> Option<String> {
+        self.expires_at_ms.map(|at_ms| at_ms.to_string()).or_else(|| self.expires_at.clone())
+    }
+
     /// The name's bytes.
     pub fn key(&self) -> Vec<u8> {
         match (&self.counter_key, &self.key_base64) {
@@ -87,7 +98,8 @@ impl Counter {
     fn times(&self) -> (Option<String>, Option<String>) {
         let now_ms = now_ms();
         let changed = self.updated_at.as_deref().and_then(time_ms).map(|at_ms| relative(at_ms, now_ms));
-        let expires = self.expires_at.as_deref().and_then(time_ms).map(|at_ms| relative(at_ms, now_ms));
+        let expires_at_ms = self.expires_at_ms.or_else(|| self.expires_at.as_deref().and_then(time_ms));
+        let expires = expires_at_ms.map(|at_ms| relative(at_ms, now_ms));
         (changed, expires)
     }
 }
@@ -107,9 +119,14 @@ pub fn now_ms() -> u64 {
     since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// RFC 3339 with any offset, as UTC milliseconds.
+/// RFC 3339 with any offset, as UTC milliseconds. Taken apart here, because an instant of the library ends a day before the
+/// year 9999 does, so that it can be shown in every time zone.
 pub fn time_ms(text: &str) -> Option<u64> {
-    text.parse::<Timestamp>().ok().and_then(|time| u64::try_from(time.as_millisecond()).ok())
+    let pieces = Pieces::parse(text).ok()?;
+    let since_1970 =
+        pieces.date().to_datetime(pieces.time()?).duration_since(date(1970, 1, 1).at(0, 0, 0, 0));
+    let utc_ms = since_1970.as_millis() - i128::from(pieces.to_numeric_offset()?.seconds()) * 1000;
+    u64::try_from(utc_ms).ok()
 }
 
 #[cfg(test)]
@@ -122,7 +139,13 @@ mod tests {
             ("2026-02-23T08:15:30.250Z", Some(1_771_834_530_250)),
             ("2026-02-23T09:15:30.25+01:00", Some(1_771_834_530_250)),
             ("1970-01-01T00:00:00Z", Some(0)),
+            ("9999-12-30T23:59:59.999Z", Some(253_402_214_399_999)),
+            ("9999-12-31T23:59:59.999Z", Some(253_402_300_799_999)),
+            ("9999-12-31T23:59:59.999-01:00", Some(253_402_304_399_999)),
+            ("10000-01-01T00:00:00Z", None),
             ("1969-12-31T23:59:59Z", None),
+            ("2026-02-23", None),
+            ("2026-02-30T08:15:30Z", None),
             ("2026-02-23T08:15:30", None),
             ("tomorrow", None),
         ] {

@@ -188,8 +188,11 @@ impl Change {
     pub fn delete(&self) -> Result<(), Failure> {
         let call = self.target.call("DELETE", "", None);
         if let Some(reply) = self.client.call::<Counter>(&call)?.filter(|_| !self.target.quiet) {
-            let removed = reply.applied.map_or(0, |applied| -i128::from(applied));
-            terminal::print(format!("gone, it was {}", Screen::stdout().number(removed)))?;
+            let removed = reply.applied.map_or(0, |applied| -applied);
+            terminal::print(match reply.existed {
+                true => format!("gone, it was {}", Screen::stdout().number(removed)),
+                false => "there was none".to_owned(),
+            })?;
             note_replay(&reply);
         }
         Ok(())
@@ -272,7 +275,9 @@ impl Target {
 /// Bounds that saturate may have left room for a part only.
 fn note_part(reply: Option<Counter>, asked: i64) {
     let applied = reply.and_then(|reply| reply.applied);
-    if let Some(applied) = applied.filter(|applied| applied.unsigned_abs() != asked.unsigned_abs()) {
+    if let Some(applied) =
+        applied.filter(|applied| applied.unsigned_abs() != u128::from(asked.unsigned_abs()))
+    {
         print_note(&format!(
             "the bounds left room for {} of {}",
             applied.unsigned_abs(),

@@ -167,7 +167,7 @@ fn write_csv(counter: &Counter, out: &mut Vec<u8>) {
         out.extend_from_slice(key.as_bytes());
     }
     let (base64, expires_at, updated_at) =
-        (text(&counter.key_base64), text(&counter.expires_at), text(&counter.updated_at));
+        (text(&counter.key_base64), text(&counter.expiry()), text(&counter.updated_at));
     let rest = format!(",{base64},{},{expires_at},{},{updated_at}\n", counter.value, counter.version);
     out.extend_from_slice(rest.as_bytes());
 }
@@ -181,7 +181,7 @@ fn write_json(counter: &Counter, out: &mut Vec<u8>) {
     put("value", Some(counter.value.into()));
     let is_large = counter.value.unsigned_abs() > SAFE_INTEGER_MAX;
     put("valueText", is_large.then(|| counter.value.to_string().into()));
-    put("expiresAt", counter.expires_at.clone().map(Value::from));
+    put("expiresAt", counter.expiry().map(Value::from));
     put("version", Some(counter.version.into()));
     put("updatedAt", counter.updated_at.clone().map(Value::from));
     out.extend_from_slice(Value::Object(row).to_string().as_bytes());

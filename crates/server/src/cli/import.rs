@@ -63,7 +63,8 @@ pub struct Args {
     /// How rows are written [default: by the name of the file, else by what it begins with]
     #[arg(short, long, value_enum)]
     format: Option<Format>,
-    /// With --mode add: under this name, no line counts twice [default: the bytes of the file]
+    /// With --mode add: under this name, no line counts twice; repeat it with the same lines in the same order [default:
+    /// the bytes of the file]
     #[arg(long, value_name = "NAME")]
     run_id: Option<String>,
     /// Pass over bad and refused rows instead of stopping at the first

@@ -37,6 +37,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use quipu_engine::OpenError;
 use serde_json::json;
 
 use crate::config::{Config, Flags};
@@ -59,7 +60,8 @@ enum Command {
   quipu serve --data /var/lib/quipu --memory 4GiB
   quipu serve --config quipu.toml --durability interval:100
 
-One line on stderr says when it serves, and where. SIGTERM drains, flushes and ends it.")]
+One line on stderr says when it serves, and where. SIGTERM, SIGHUP and Ctrl-C \
+drain, flush and end it; Ctrl-C once more ends it at once.")]
     Serve {
         #[command(flatten)]
         flags: Flags,
@@ -134,7 +136,9 @@ each change seen (key, value, change per second). A restart of the server is wai
   quipu import counters.csv
   quipu import --dry-run counters.csv
   quipu import --mode add visits-2026-02-23.ndjson.gz
-  psql --csv -f day.sql | quipu import --mode add --run-id day-2026-02-23 -
+  psql --csv -c 'SELECT page AS key, count(*) AS value FROM visits
+      WHERE day = 20260223 GROUP BY page ORDER BY page' |
+    quipu import --mode add --run-id day-2026-02-23 -
 
 Columns (CSV) or fields (NDJSON): key, or keyBase64 where a key is no text; value, a whole number; and perhaps one of \
 ttlMs (milliseconds) and expiresAt (RFC 3339, or milliseconds since 1970).
@@ -146,7 +150,8 @@ ttlMs (milliseconds) and expiresAt (RFC 3339, or milliseconds since 1970).
 --mode set, the default, makes counters as the file says, and may be repeated at will; what was counted meanwhile is \
 overwritten. --mode add counts on top. Each line has an id, made of the run and its number, and the server knows it again \
 for as long as it remembers ids (24 hours by default): an import that was interrupted is simply started again. The run is \
-the bytes of the file, or --run-id.
+the bytes of the file, or --run-id; under a --run-id lines are known by their number alone, so what comes again must come \
+in the same order (from a database: with ORDER BY).
 
 A file with a bad row is refused before anything is sent. What comes through a pipe cannot be looked through first: \
 there the import stops at the bad row, and says which rows are imported.")]
@@ -170,7 +175,9 @@ as JSON.")]
   quipu check ./quipu-data
   quipu check /backup/quipu --quiet || echo damaged
 
-Every counter is read, and the sums are compared with the ledgers; exit code 14 means that they do not agree.")]
+The log and every counter are read, and the sums are compared with the ledgers; exit code 14 means that something is \
+damaged or does not agree. Before that the recovery is finished as a start would do it (what a crash left half-written at \
+the end of the log is cut off), so check needs a folder it may write to: of a backup that is read-only, check a copy.")]
     Check(check::Args),
     /// Offer load to a Redis-protocol server and measure what it takes
     Bench(Box<bench::Args>),
@@ -226,7 +233,11 @@ fn run(command: Command) -> Result<(), Failure> {
                     announce(&config, http, resp)
                 }
             };
-            Ok(serve::run(&config, announce)?)
+            serve::run(&config, announce).map_err(|error| match error.downcast_ref::<OpenError>() {
+                // A setting that makes sense, but not for this data folder.
+                Some(OpenError::Options(_)) => Failure::usage(error),
+                _ => error.into(),
+            })
         }
         Command::Incr(step) => step.run(counters::Direction::Up),
         Command::Decr(step) => step.run(counters::Direction::Down),
@@ -243,7 +254,10 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Export(args) => args.run(),
         Command::Policy(command) => command.run(),
         Command::Check(args) => args.run(),
-        Command::Bench(args) => Ok(bench::run(*args)?),
+        Command::Bench(args) => bench::run(*args).map_err(|error| match error.is::<bench::Unreachable>() {
+            true => Failure::unreachable(failure::describe(&error)),
+            false => error.into(),
+        }),
         Command::Config(command) => command.run(),
         Command::Completions { shell, json } => {
             let mut script = Vec::new();

@@ -24,13 +24,13 @@ fn memory(flag: Option<&str>, variable: Option<&str>, file: Option<&str>) -> (St
 
 #[test]
 fn a_flag_beats_the_environment_beats_the_file_beats_the_default() {
-    let file = Some("# here\nmemory = \"3MiB\"");
+    let file = Some("# here\nmemory = \"96MiB\"");
     let at = |line| Source::File { path: "quipu.toml".into(), line };
     for (flag, variable, file, text, source) in [
-        (Some("1MiB"), Some("2MiB"), file, "1MiB", Source::Flag("memory")),
-        (None, Some("2MiB"), file, "2MiB", Source::Environment("QUIPU_MEMORY")),
-        (None, None, file, "3MiB", at(2)),
-        (None, None, Some("memory = 4194304"), "4194304", at(1)),
+        (Some("32MiB"), Some("64MiB"), file, "32MiB", Source::Flag("memory")),
+        (None, Some("64MiB"), file, "64MiB", Source::Environment("QUIPU_MEMORY")),
+        (None, None, file, "96MiB", at(2)),
+        (None, None, Some("memory = 134217728"), "134217728", at(1)),
         (None, None, None, "1GiB", Source::Default),
     ] {
         let (found, from, bytes) = memory(flag, variable, file);
@@ -74,10 +74,10 @@ fn bad_values_name_the_layer_and_the_setting() {
     for (name, text, named) in [
         ("http.listen", "nowhere", "flag --http: http.listen: \"nowhere\" is not an address"),
         ("durability", "often", "sync, interval:<ms> or none"),
-        ("memory", "much", "a size like 512MiB"),
+        ("memory", "much", "at least 32MiB, like 512MiB"),
         ("partitions", "12", "a power of two"),
         ("partitions", "512", "a power of two"),
-        ("id_window", "24", "a duration like"),
+        ("id_window", "24", "at least 1s, like 90s"),
         ("resp.threads", "-1", "a number from 0 to 256"),
         ("resp.idle_timeout", "60", "or never"),
         ("resp.output_limit", "64KiB", "at least 1MiB"),

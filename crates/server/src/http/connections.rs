@@ -41,7 +41,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long the last word on a connection may take to be heard.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
 /// How many hear one at a time; in a flood of connections the rest is closed without a word.
-const FAREWELLS_MAX: usize = 128;
+pub const FAREWELLS_MAX: usize = 128;
 
 /// The running front.
 pub struct Server {
@@ -99,12 +99,13 @@ impl Connections {
             .header_read_timeout(None)
             .half_close(true)
             .max_header_size(front.load().limits.head_bytes_max);
+        let farewells_max = FAREWELLS_MAX.min(front.load().limits.connections_max);
         Arc::new(Connections {
             front: Arc::new(front),
             builder,
             ticks: Arc::default(),
             open: Mutex::default(),
-            farewells: Arc::new(Semaphore::new(FAREWELLS_MAX)),
+            farewells: Arc::new(Semaphore::new(farewells_max)),
         })
     }
 
@@ -237,6 +238,7 @@ fn unreadable(status: u16) -> Problem {
             "too-slow",
             "the head of the request did not arrive in time; nothing was changed",
         ),
+        413 => Problem::new(413, "too-large", "the body of the request is too large; send less at a time"),
         414 => Problem::new(414, "too-large", "the address of the request is too long"),
         431 => {
             Problem::new(431, "too-large", "the head of the request has too many headers, or too large ones")

@@ -29,7 +29,8 @@ impl<S: Sync> FromRequestParts<S> for Name {
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Name, Refused> {
         // The framework's own decoding insists on UTF-8, which a key need not be.
         let segment = parts.uri.path().split('/').nth(4).unwrap_or_default();
-        Ok(Name(decode_name(segment).map_err(Problem::malformed)?))
+        let what = if parts.uri.path().split('/').nth(3) == Some("policies") { "pattern" } else { "key" };
+        Ok(Name(decode_name(segment, what).map_err(Problem::malformed)?))
     }
 }
 
@@ -45,10 +46,10 @@ pub fn decode(text: &str) -> Result<Vec<u8>, String> {
     }
 }
 
-fn decode_name(segment: &str) -> Result<Vec<u8>, String> {
-    let name = decode(segment).map_err(|problem| format!("the key in the path: {problem}"))?;
+fn decode_name(segment: &str, what: &str) -> Result<Vec<u8>, String> {
+    let name = decode(segment).map_err(|problem| format!("the {what} in the path: {problem}"))?;
     if name.is_empty() || name.len() > KEY_BYTES_MAX {
-        return Err(format!("a key has 1 to {KEY_BYTES_MAX} bytes, not {}", name.len()));
+        return Err(format!("a {what} has 1 to {KEY_BYTES_MAX} bytes, not {}", name.len()));
     }
     Ok(name)
 }
@@ -217,7 +218,7 @@ mod tests {
             ("%4", None),
             ("%zz", None),
         ] {
-            assert_eq!(decode_name(segment).ok().as_deref(), expected, "{segment}");
+            assert_eq!(decode_name(segment, "key").ok().as_deref(), expected, "{segment}");
         }
     }
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::header::{ALLOW, CONNECTION, HOST};
+use axum::http::header::{ALLOW, CONNECTION, HOST, TRANSFER_ENCODING};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
 use quipu_counting::ID_BYTES_MAX;
@@ -74,7 +74,8 @@ impl Front {
         let response = if is_options { options(response) } else { response };
         let mut response = packing::pack(answer::finish(response, &id), accepts_gzip).await;
         response.headers_mut().insert(REQUEST_ID, id);
-        if self.is_stopping.load(Ordering::Relaxed) {
+        // Where a body of unknown form ends is for nobody to guess.
+        if self.is_stopping.load(Ordering::Relaxed) || response.status() == StatusCode::NOT_IMPLEMENTED {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         if let Some(operation) = operation {
@@ -125,6 +126,13 @@ fn check(request: &Request) -> Result<(), Refused> {
     let headers = request.headers();
     if request.version() >= Version::HTTP_11 && headers.get_all(HOST).iter().count() != 1 {
         return Err(Problem::malformed("HTTP/1.1 demands exactly one header Host").into());
+    }
+    // hyper takes off the chunks and passes over what else was done to the body.
+    let is_chunked = |coding: &HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"chunked");
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    if codings.next().is_some_and(|first| !is_chunked(first) || codings.next().is_some()) {
+        let detail = "no transfer coding but chunked, and that once, is known here; pack a body with Content-Encoding: gzip";
+        return Err(Problem::new(501, "unsupported-coding", detail).into());
     }
     if request.uri().path().starts_with("/api/") {
         content::check_accept(headers)?;

@@ -48,7 +48,7 @@ use quipu_wire::json::problem::Problem;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::serve::Health;
-pub use connections::Server;
+pub use connections::{FAREWELLS_MAX, Server};
 pub use front::Front;
 pub use load::{Limits, Load};
 

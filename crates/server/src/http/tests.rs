@@ -177,7 +177,38 @@ async fn one_counter() {
             json!({"value": 5, "applied": -3, "accepted": true, "version": 6}),
         ),
         ("POST counters/a/reset", "", 200, json!({"value": 0, "applied": -5, "exists": true})),
-        ("DELETE counters/a", "", 200, json!({"value": 0, "exists": false, "accepted": true})),
+        (
+            "DELETE counters/a",
+            "",
+            200,
+            json!({"value": 0, "exists": false, "existed": true, "accepted": true}),
+        ),
+        (
+            "DELETE counters/a",
+            "",
+            200,
+            json!({"applied": 0, "exists": false, "existed": false, "accepted": true}),
+        ),
+        ("PUT counters/w", r#"{"value":"-9223372036854775808"}"#, 200, json!({"applied": i64::MIN})),
+        (
+            "PUT counters/w",
+            r#"{"value":9223372036854775807}"#,
+            200,
+            json!({"applied": u64::MAX, "appliedText": "18446744073709551615"}),
+        ),
+        // Beyond what this reader of JSON takes for a whole number.
+        (
+            "PUT counters/w",
+            r#"{"value":"-9223372036854775808"}"#,
+            200,
+            json!({"applied": -18446744073709551615.0, "appliedText": "-18446744073709551615"}),
+        ),
+        (
+            "DELETE counters/w",
+            "",
+            200,
+            json!({"applied": 9223372036854775808u64, "appliedText": "9223372036854775808"}),
+        ),
         ("GET counters/a", "", 200, json!({"exists": false})),
         (
             "POST counters/b/increment",
@@ -441,6 +472,12 @@ async fn policies_hold() {
         ("DELETE policies/stock:7", "", 200, json!({"pattern": "stock:7", "existed": true})),
         ("DELETE policies/stock:7", "", 200, json!({"existed": false})),
         ("POST counters/stock:7/decrement", "", 200, json!({"value": 4})),
+        (
+            "DELETE policies/%2",
+            "",
+            400,
+            json!({"detail": "the pattern in the path: the % at byte 0 is not followed by two hex digits"}),
+        ),
         ("PUT policies/x", r#"{"min":2,"max":1}"#, 400, json!({"reason": "malformed"})),
         ("PUT policies/x", r#"{"mode":"eventual"}"#, 400, json!({"reason": "malformed"})),
     ] {

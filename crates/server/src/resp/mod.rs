@@ -93,6 +93,8 @@ pub struct Options {
     pub event_loops: usize,
     /// Connections beyond this are refused with an error.
     pub connections_max: usize,
+    /// What the limit on open files allows; CONFIG SET maxclients goes no further.
+    pub connections_possible: usize,
     /// A connection with more untaken replies than this is not served until it takes them.
     pub output_bytes_max: usize,
     /// A connection that takes nothing for so long is closed.
@@ -113,6 +115,7 @@ impl Default for Options {
         Options {
             event_loops: (cores / 2).clamp(1, EVENT_LOOPS_DEFAULT),
             connections_max: CONNECTIONS_MAX_DEFAULT,
+            connections_possible: usize::MAX,
             output_bytes_max: OUTPUT_BYTES_MAX_DEFAULT,
             stalled_ms: STALLED_MS_DEFAULT,
             buffer_bytes_max: BUFFER_BYTES_MAX_DEFAULT,

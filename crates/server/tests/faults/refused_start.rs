@@ -86,7 +86,6 @@ fn wrong_settings_and_ports_in_use_are_refused_and_touch_nothing() {
         assert_refused(&data, arguments, *code, words);
         assert!(!data.exists(), "{arguments:?} made a folder");
     }
-    // How much memory a folder needs depends on its partitions, so it is opened first.
-    assert_refused(&data, &["--memory", "1MiB"], 1, &["memory", "at least", "32MiB"]);
+    assert_refused(&data, &["--memory", "1MiB"], 2, &["memory", "at least", "32MiB"]);
     Ledger::default().prove_by_restart(&data, &[]);
 }

@@ -31,7 +31,7 @@ use super::compactor::Compactor;
 use super::folder::{Folder, check_tree};
 use super::space::{Shared, Space, Written, discard};
 use super::{ColdError, ColdStats, ColdStore, KEY_BYTES_MAX, Rows, Visit, check_space_name, normal_range};
-use lsm_tree::Cache;
+use lsm_tree::{Cache, DescriptorTable};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -44,13 +44,16 @@ pub struct ColdOptions {
     /// Memory for blocks of data, indexes and filters. Filters and indexes take about 2 bytes a row; a store
     /// works with less than that, and then reads more.
     pub cache_bytes: u64,
-    /// Table files each space may hold open for reading.
-    pub open_files_per_space: usize,
+    /// Table files that all spaces together may hold open for reading. Merges and writes open some more.
+    pub open_tables_max: usize,
 }
+
+/// Tables held open unless told otherwise: some 24 GiB of rows. Opening one anew costs less than reading a block of it.
+pub const OPEN_TABLES_MAX_DEFAULT: usize = 768;
 
 impl Default for ColdOptions {
     fn default() -> Self {
-        Self { cache_bytes: 16 * 1024 * 1024, open_files_per_space: 32 }
+        Self { cache_bytes: 16 * 1024 * 1024, open_tables_max: OPEN_TABLES_MAX_DEFAULT }
     }
 }
 
@@ -78,7 +81,7 @@ impl LsmStore {
         let folder = Folder::open(path.as_ref())?;
         let shared = Shared {
             cache: Arc::new(Cache::with_capacity_bytes(options.cache_bytes)),
-            open_files_per_space: options.open_files_per_space,
+            open_tables: Arc::new(DescriptorTable::new(options.open_tables_max)),
         };
         let compactor =
             Compactor::start().map_err(|error| ColdError::from_io("start the merging thread", error))?;

@@ -46,6 +46,9 @@ pub(super) struct Space {
     number: u64,
     folder: PathBuf,
     tree: AnyTree,
+    /// Files of its tables that are open, among those of others. What is removed must be closed here, or its room on disk
+    /// stays taken.
+    open_tables: Arc<DescriptorTable>,
     /// Next sequence number of the tree. Later writes shadow earlier ones by it.
     sequence: SequenceNumberCounter,
     /// Held by whoever creates or removes files.
@@ -72,10 +75,11 @@ pub(super) enum Written {
     SpaceIsGone,
 }
 
-/// What spaces share, and limits they get each.
+/// What spaces share.
 pub(super) struct Shared {
     pub(super) cache: Arc<Cache>,
-    pub(super) open_files_per_space: usize,
+    /// Shared, so that files held open are bounded whatever the number of spaces.
+    pub(super) open_tables: Arc<DescriptorTable>,
 }
 
 impl Space {
@@ -85,9 +89,7 @@ impl Space {
         let bloom = FilterPolicyEntry::Bloom(BloomConstructionPolicy::BitsPerKey(FILTER_BITS_PER_KEY));
         let tree = Config::new(&folder, sequence.clone(), SequenceNumberCounter::default())
             .use_cache(shared.cache.clone())
-            // Of its own: a shared table would keep files of a dropped space open, and their room on disk
-            // taken.
-            .use_descriptor_table(Some(Arc::new(DescriptorTable::new(shared.open_files_per_space))))
+            .use_descriptor_table(Some(Arc::clone(&shared.open_tables)))
             .data_block_size_policy(BlockSizePolicy::all(BLOCK_BYTES))
             .data_block_restart_interval_policy(RestartIntervalPolicy::all(RESTART_INTERVAL))
             .filter_policy(FilterPolicy::all(bloom))
@@ -106,6 +108,7 @@ impl Space {
             number,
             folder,
             tree,
+            open_tables: Arc::clone(&shared.open_tables),
             sequence,
             files: Mutex::new(State::Open),
             queued: AtomicBool::new(false),
@@ -218,8 +221,13 @@ impl Space {
             // Absent when the writer got no further than its number; anything else is found at the next
             // start.
             let _ = std::fs::remove_file(self.folder.join("tables").join(table.to_string()));
+            self.close_table(table);
         }
         error
+    }
+
+    fn close_table(&self, table: u64) {
+        self.open_tables.remove_for_table(&(self.tree.id(), table).into());
     }
 
     /// Drops the space: durable when it returns. The files go with the last reference.
@@ -243,9 +251,11 @@ impl Space {
 
 impl Drop for Space {
     fn drop(&mut self) {
-        if self.dropped.load(Ordering::Acquire)
-            && let Err(error) = remove_tree(&self.folder)
-        {
+        if !self.dropped.load(Ordering::Acquire) {
+            return;
+        }
+        self.tree.current_version().iter_tables().for_each(|table| self.close_table(table.id()));
+        if let Err(error) = remove_tree(&self.folder) {
             tracing::warn!(space = self.name, %error, "files of a dropped space stay until the next start");
         }
     }

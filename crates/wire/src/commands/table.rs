@@ -117,13 +117,13 @@ commands! {
     ConfigRewrite "config|rewrite" 2 (0 0 0) [ADMIN NOSCRIPT LOADING STALE] [] [] [] "server" "2.8.0"
         "" "Refused: the configuration file is the operator's.";
     ConfigSet "config|set" -4 (0 0 0) [ADMIN NOSCRIPT LOADING STALE] [] [] [ALL_NODES ALL_SUCCEEDED] "server" "2.0.0"
-        "parameter value [parameter value ...]" "Changes maxclients; other settings may be set to what they are.";
+        "parameter value [parameter value ...]" "Changes maxclients and timeout; other settings may be set to what they are.";
     DbSize "dbsize" 1 (0 0 0) [READONLY FAST] [KEYSPACE] [] [ALL_SHARDS SUM] "server" "1.0.0"
         "" "The number of counters.";
     FlushAll "flushall" -1 (0 0 0) [WRITE] [KEYSPACE DANGEROUS] [] [ALL_SHARDS ALL_SUCCEEDED] "server" "1.0.0"
-        "[ASYNC | SYNC]" "Deletes every counter.";
+        "[ASYNC | SYNC]" "Deletes every counter, also those under a policy that disables writes.";
     FlushDb "flushdb" -1 (0 0 0) [WRITE] [KEYSPACE DANGEROUS] [] [ALL_SHARDS ALL_SUCCEEDED] "server" "1.0.0"
-        "[ASYNC | SYNC]" "Deletes every counter.";
+        "[ASYNC | SYNC]" "Deletes every counter, also those under a policy that disables writes.";
     Latency "latency" -2 (0 0 0) [] [] [] [] "server" "2.8.13"
         "" "Nothing is recorded; numbers are under /metrics.";
     LatencyDoctor "latency|doctor" 2 (0 0 0) [ADMIN NOSCRIPT LOADING STALE] [] [] [VARIES ALL_NODES SPECIAL_REPLY] "server" "2.8.13"

@@ -125,6 +125,7 @@ fn title(status: u16) -> &'static str {
         500 => "Internal Server Error",
         503 => "Service Unavailable",
         504 => "Gateway Timeout",
+        501 => "Not Implemented",
         505 => "HTTP Version Not Supported",
         _ => "Error",
     }

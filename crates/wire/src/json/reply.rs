@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! a read     {"counterKey","value","version","updatedAt","kind","mode","exact","stalenessMs","exists"}
-//! a change   the same and {"accepted","applied","duplicate"}
+//! a change   the same and {"accepted","existed","applied","duplicate"}
 //! a list     {"counters":[...],"cursor"}: reads
 //! a batch    {"results":[...]}: changes, or refused items with "accepted":false, "reason", "status"
 //! a policy   {"pattern","min","max","saturate","ttlMs","disabled"}
@@ -14,8 +14,8 @@ use quipu_counting::{Cell, ListOrder, ListPage, NEVER, Policy, Refusal, Reply};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::schema::{KeyBase64Schema, KeySchema};
-use super::timestamp::rfc3339;
+use super::schema::{DifferenceSchema, KeyBase64Schema, KeySchema};
+use super::timestamp::{LAST_MS, rfc3339};
 use super::{cursor, text_if_large};
 use crate::refusal::{Presentation, of_refusal};
 
@@ -61,10 +61,15 @@ pub struct CounterBody {
     /// When it last changed; `null` for a counter that does not exist and for a refusal that is told again.
     #[schema(required = true, format = DateTime, example = "2026-02-23T10:00:00.000Z")]
     updated_at: Option<String>,
-    /// When it will cease to exist, if it will.
+    /// When it will cease to exist, if it will. A time beyond the year 9999 is shown as its last millisecond, with
+    /// `expiresAtMs` beside it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, format = DateTime, example = "2026-02-23T11:00:00.000Z")]
     expires_at: Option<String>,
+    /// The same in milliseconds since 1970, where it is beyond the year 9999 and `expiresAt` cannot say it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    expires_at_ms: Option<u64>,
     /// Whether the counter exists.
     exists: bool,
     // What follows is the same for every counter of this version, and is said because clients decide by it.
@@ -92,6 +97,7 @@ impl CounterBody {
             version: cell.version,
             updated_at: (cell.updated_at_ms > 0).then(|| rfc3339(cell.updated_at_ms)),
             expires_at: (cell.expires_at_ms != NEVER).then(|| rfc3339(cell.expires_at_ms)),
+            expires_at_ms: Some(cell.expires_at_ms).filter(|at_ms| *at_ms != NEVER && *at_ms > LAST_MS),
             exists: reply.exists,
             kind: "sum",
             mode: "strong",
@@ -110,9 +116,11 @@ pub struct ChangeBody {
     counter: CounterBody,
     /// Whether the change was made.
     accepted: bool,
-    /// By how much the value changed.
-    #[schema(example = 1)]
-    applied: i64,
+    /// Whether the counter existed before.
+    existed: bool,
+    /// By how much the value changed: up to 2^64 - 1 either way.
+    #[schema(value_type = DifferenceSchema, example = 1)]
+    applied: i128,
     /// The same as text, where it is beyond 2^53.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -127,8 +135,9 @@ impl ChangeBody {
         ChangeBody {
             counter: CounterBody::of(key, reply),
             accepted: reply.refusal.is_none(),
-            applied: reply.applied,
-            applied_text: text_if_large(reply.applied),
+            existed: reply.existed,
+            applied: reply.difference(),
+            applied_text: text_if_large(reply.difference()),
             duplicate: reply.duplicate,
         }
     }
@@ -302,7 +311,7 @@ pub struct PolicyRemoved {
 
 #[cfg(test)]
 mod tests {
-    use super::{ChangeBody, CounterBody, ItemBody, PolicyReply};
+    use super::{ChangeBody, CounterBody, ItemBody, LAST_MS, PolicyReply};
     use quipu_counting::{Cell, NEVER, Policy, Refusal, Reply};
     use serde_json::{Value, json};
 
@@ -339,13 +348,21 @@ mod tests {
             let body = object(CounterBody::of(b"a", &Reply::state(Some(cell(value)))));
             assert_eq!((&body["value"], &body["valueText"]), (&json!(value), &text));
         }
+        for (expires_at_ms, text, number) in [
+            (LAST_MS, json!("9999-12-31T23:59:59.999Z"), Value::Null),
+            (LAST_MS + 1, json!("9999-12-31T23:59:59.999Z"), json!(LAST_MS + 1)),
+            (NEVER, Value::Null, Value::Null),
+        ] {
+            let body = object(CounterBody::of(b"a", &Reply::state(Some(Cell { expires_at_ms, ..cell(1) }))));
+            assert_eq!((&body["expiresAt"], &body["expiresAtMs"]), (&text, &number), "{expires_at_ms}");
+        }
         let body = object(CounterBody::of(&[0xff, 0x00], &Reply::state(None)));
         assert_eq!((&body["keyBase64"], &body["counterKey"]), (&json!("/wA="), &Value::Null));
     }
 
     #[test]
     fn changes_and_refusals() {
-        let changed = Reply { applied: 2, duplicate: true, ..Reply::state(Some(cell(9))) };
+        let changed = Reply { previous: 7, applied: 2, duplicate: true, ..Reply::state(Some(cell(9))) };
         let body = object(ChangeBody::of(b"a", &changed));
         for (field, expected) in [
             ("accepted", json!(true)),

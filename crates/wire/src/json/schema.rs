@@ -62,6 +62,11 @@ described! {
         ],
         "examples": [1, "9007199254740993"],
     });
+    /// A difference of two values. Its ends are beyond what a schema's reader can be trusted to compare.
+    DifferenceSchema = "Difference": json!({
+        "description": "A whole number from -(2^64 - 1) to 2^64 - 1.",
+        "type": "integer", "examples": [1],
+    });
     /// A key that is UTF-8.
     KeySchema = "Key": json!({
         "description": format!("A key: 1 to {KEY_BYTES_MAX} bytes of UTF-8."),
@@ -115,6 +120,7 @@ mod tests {
     fn schemas_are_what_was_written() {
         for (schema, keyword) in [
             (IntegerSchema::schema(), "oneOf"),
+            (DifferenceSchema::schema(), "type"),
             (KeySchema::schema(), "maxLength"),
             (KeyBase64Schema::schema(), "pattern"),
             (RequestIdSchema::schema(), "maxLength"),

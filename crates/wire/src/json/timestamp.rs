@@ -2,7 +2,7 @@
 
 const DAY_MS: u64 = 86_400_000;
 /// The last millisecond a four-digit year can name; later times are shown as this one.
-const LAST_MS: u64 = 253_402_300_799_999;
+pub const LAST_MS: u64 = 253_402_300_799_999;
 
 /// The text of a time.
 pub fn rfc3339(at_ms: u64) -> String {

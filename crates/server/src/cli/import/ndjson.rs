@@ -25,6 +25,8 @@ struct Object {
     value: Integer,
     ttl_ms: Option<u64>,
     expires_at: Option<Time>,
+    /// As replies say it beside an `expiresAt` that cannot.
+    expires_at_ms: Option<u64>,
     // What follows is passed over; see `rows::PASSED_OVER`.
     #[serde(rename = "version")]
     _version: Option<IgnoredAny>,
@@ -100,10 +102,10 @@ fn convert(text: &[u8], row: &mut Row) -> Result<(), String> {
         key: object.key.as_deref().map(str::as_bytes),
         key_base64: object.key_base64.as_deref().map(str::as_bytes),
         ttl_ms: object.ttl_ms,
-        expires_at_ms: match &object.expires_at {
-            None => None,
-            Some(Time::Ms(at_ms)) => Some(expires_at(&at_ms.to_string())?),
-            Some(Time::Text(text)) => Some(expires_at(text)?),
+        expires_at_ms: match (&object.expires_at_ms, &object.expires_at) {
+            (None, None) => None,
+            (Some(at_ms), _) | (None, Some(Time::Ms(at_ms))) => Some(expires_at(&at_ms.to_string())?),
+            (None, Some(Time::Text(text))) => Some(expires_at(text)?),
         },
     };
     fields.fill(row, object.value.0)

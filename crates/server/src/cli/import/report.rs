@@ -79,14 +79,24 @@ impl Args {
             return "nothing was imported".to_owned();
         }
         let rows = terminal::grouped(tally.in_effect().into());
-        let (line, next) = (tally.last_line, tally.last_line + 1);
+        let line = tally.last_line;
         let again = match self.mode {
             Mode::Add => "the same command again counts nothing twice",
             Mode::Set => "the same command again sets them once more",
         };
-        format!(
-            "{rows} rows are imported, up to line {line}; {again}, --from-line {next} goes on behind them"
-        )
+        match tally.first_failed().filter(|_| !self.skip_bad) {
+            // Rows behind one that the server refuses are under way when it says so.
+            Some(failed) if failed <= line => format!(
+                "{rows} rows are imported, up to line {line} but for those that were refused; {again}, \
+                 --from-line {failed} begins with the first that was refused"
+            ),
+            _ => {
+                let next = line + 1;
+                format!(
+                    "{rows} rows are imported, up to line {line}; {again}, --from-line {next} goes on behind them"
+                )
+            }
+        }
     }
 
     /// Whether it was a success.
@@ -100,8 +110,15 @@ impl Args {
             (_, 0) if tally.refused == 0 => {
                 Err(Failure::malformed("nothing was imported; --skip-bad passes over bad rows"))
             }
+            (failed, _) if matches!(end, End::Whole) => Err(Failure::partial(format!(
+                "{} rows were refused, all others are imported; --from-line {} begins with the first of them, \
+                 --skip-bad passes over them",
+                terminal::grouped(failed.into()),
+                tally.first_failed().unwrap_or(1)
+            ))),
             _ => Err(Failure::partial(format!(
-                "stopped at a row that is bad or was refused: {}; --skip-bad passes over such rows",
+                "stopped because of line {}: {}; --skip-bad passes over bad and refused rows",
+                tally.first_failed().unwrap_or(1),
                 self.how_far(tally)
             ))),
         }

@@ -229,6 +229,10 @@ mod tests {
                 &["1 \\xff 1 at 5"],
             ),
             (r#"{"key":"a","value":1,"expiresAt":"1970-01-01T00:00:01+00:00"}"#, &["1 a 1 at 1000"]),
+            (
+                r#"{"key":"a","value":1,"expiresAt":"9999-12-31T23:59:59.999Z","expiresAtMs":253402300800000}"#,
+                &["1 a 1 at 253402300800000"],
+            ),
             (r#"{"key":"a","value":1,"expiresAt":null,"ttlMs":null}"#, &["1 a 1"]),
             (r#"["a",1]"#, &["1: a JSON object like {\"key\":\"a\",\"value\":1} is expected"]),
             (r#"{"key":"a"}"#, &["1: missing field `value` at column 11"]),

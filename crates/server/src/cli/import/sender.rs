@@ -213,7 +213,8 @@ impl Package {
         match row.expiry {
             Expiry::Never => {}
             Expiry::In(ms) => words.extend([b"PX", time.format(ms).as_bytes()]),
-            Expiry::At(ms) => words.extend([b"PXAT", time.format(ms).as_bytes()]),
+            // What the protocol can say; later than that is for ever to everybody.
+            Expiry::At(ms) => words.extend([b"PXAT", time.format(ms.min(i64::MAX as u64)).as_bytes()]),
         }
         encode_command(&mut self.commands, &words);
         self.keys.extend_from_slice(&row.key);

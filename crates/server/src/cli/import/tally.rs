@@ -69,6 +69,11 @@ impl Tally {
         self.refused + self.bad
     }
 
+    /// The first line that was not imported though it should have been.
+    pub fn first_failed(&self) -> Option<u64> {
+        self.problems.iter().map(|problem| problem.line).min()
+    }
+
     /// Rows whose counters are now as the file says.
     pub fn in_effect(&self) -> u64 {
         self.imported + self.repeated

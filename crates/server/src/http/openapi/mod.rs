@@ -26,7 +26,8 @@ use quipu_wire::json::reply::{
 };
 use quipu_wire::json::request::{AddBody, BatchAddBody, BatchGetBody, PolicyBody, SetBody};
 use quipu_wire::json::schema::{
-    IntegerSchema, KeyBase64Schema, KeyOrBase64Schema, KeySchema, RequestIdSchema, TtlSchema, VersionSchema,
+    DifferenceSchema, IntegerSchema, KeyBase64Schema, KeyOrBase64Schema, KeySchema, RequestIdSchema,
+    TtlSchema, VersionSchema,
 };
 use serde_json::{Map, Value, json};
 use utoipa::{PartialSchema, ToSchema};
@@ -194,6 +195,7 @@ fn schemas(limits: &Limits) -> Value {
     add::<PoliciesBody>(&mut found);
     add::<PolicyRemoved>(&mut found);
     add::<Problem>(&mut found);
+    add::<DifferenceSchema>(&mut found);
     add::<IntegerSchema>(&mut found);
     add::<KeySchema>(&mut found);
     add::<KeyBase64Schema>(&mut found);

@@ -61,9 +61,9 @@ const READ_PROBLEMS: &[u16] = &[400, 406, 431, 503, 504];
 const POLICY_PROBLEMS: &[u16] = &[400, 403, 406, 408, 413, 415, 431, 503, 504];
 
 const COUNTER: &str = r#"{"counterKey":"likes:post:7","value":7,"version":7,"updatedAt":"2026-02-23T10:00:00.000Z","exists":true,"kind":"sum","mode":"strong","exact":true,"stalenessMs":0}"#;
-const CHANGED: &str = r#"{"counterKey":"likes:post:7","value":7,"version":7,"updatedAt":"2026-02-23T10:00:00.000Z","exists":true,"kind":"sum","mode":"strong","exact":true,"stalenessMs":0,"accepted":true,"applied":1,"duplicate":false}"#;
-const RESET: &str = r#"{"counterKey":"likes:post:7","value":0,"version":8,"updatedAt":"2026-02-23T10:00:00.000Z","exists":true,"kind":"sum","mode":"strong","exact":true,"stalenessMs":0,"accepted":true,"applied":-7,"duplicate":false}"#;
-const DELETED: &str = r#"{"counterKey":"likes:post:7","value":0,"version":0,"updatedAt":null,"exists":false,"kind":"sum","mode":"strong","exact":true,"stalenessMs":0,"accepted":true,"applied":-7,"duplicate":false}"#;
+const CHANGED: &str = r#"{"counterKey":"likes:post:7","value":7,"version":7,"updatedAt":"2026-02-23T10:00:00.000Z","exists":true,"kind":"sum","mode":"strong","exact":true,"stalenessMs":0,"accepted":true,"existed":true,"applied":1,"duplicate":false}"#;
+const RESET: &str = r#"{"counterKey":"likes:post:7","value":0,"version":8,"updatedAt":"2026-02-23T10:00:00.000Z","exists":true,"kind":"sum","mode":"strong","exact":true,"stalenessMs":0,"accepted":true,"existed":true,"applied":-7,"duplicate":false}"#;
+const DELETED: &str = r#"{"counterKey":"likes:post:7","value":0,"version":0,"updatedAt":null,"exists":false,"kind":"sum","mode":"strong","exact":true,"stalenessMs":0,"accepted":true,"existed":true,"applied":-7,"duplicate":false}"#;
 const POLICY: &str =
     r#"{"pattern":"stock:*","min":0,"max":100,"saturate":false,"ttlMs":null,"disabled":false}"#;
 

@@ -207,7 +207,7 @@ fn example(status: u16) -> Value {
         let counter = json!({
             "counterKey": "stock:shirt", "value": 100, "version": 7, "updatedAt": "2026-02-23T10:00:00.000Z",
             "exists": true, "kind": "sum", "mode": "strong", "exact": true, "stalenessMs": 0,
-            "accepted": false, "applied": 0, "duplicate": false,
+            "accepted": false, "existed": true, "applied": 0, "duplicate": false,
         });
         if let (Some(problem), Value::Object(counter)) = (problem.as_object_mut(), counter) {
             problem.extend(counter);

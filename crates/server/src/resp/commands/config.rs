@@ -130,14 +130,14 @@ fn set(shared: &Shared, operands: Arguments<'_, '_>) -> Result<(), Complaint> {
     let (mut connections_max, mut idle_s) = (None, None);
     for ((name, current), word, value) in pairs {
         match *name {
-            "maxclients" => connections_max = Some(number(name, value, CONNECTIONS_ALLOWED)?),
+            "maxclients" => connections_max = Some(connections(shared, name, value)?),
             "timeout" => idle_s = Some(number(name, value, IDLE_S_ALLOWED)?),
             _ if value != current.as_bytes() => return Err(failed(word, CANNOT_BE_SET)),
             _ => {}
         }
     }
     if let Some(number) = connections_max {
-        shared.connections_max.store(number as usize, Ordering::Relaxed);
+        shared.connections_max.store(number, Ordering::Relaxed);
     }
     if let Some(seconds) = idle_s {
         shared.idle_ms.store(seconds * 1000, Ordering::Relaxed);
@@ -151,6 +151,16 @@ fn set(shared: &Shared, operands: Arguments<'_, '_>) -> Result<(), Complaint> {
 fn failed(name: &[u8], why: &str) -> Complaint {
     let failed = "ERR CONFIG SET failed (possibly related to argument '";
     errors::quoting(failed, name, &format!("') - {why}")).into()
+}
+
+fn connections(shared: &Shared, name: &str, text: &[u8]) -> Result<usize, Complaint> {
+    let number = number(name, text, CONNECTIONS_ALLOWED)? as usize;
+    let possible = shared.options.connections_possible;
+    if number <= possible {
+        return Ok(number);
+    }
+    let why = "The operating system is not able to handle the specified number of clients, try with";
+    Err(failed(name.as_bytes(), &format!("{why} {possible}")))
 }
 
 fn number(name: &str, text: &[u8], allowed: RangeInclusive<u32>) -> Result<u64, Complaint> {

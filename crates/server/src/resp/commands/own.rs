@@ -7,7 +7,7 @@
 //!   Q.POLICY SET pattern json | GET pattern | LIST | DEL pattern
 //! ```
 
-use quipu_counting::{Action, Add, Condition, Counters, GroupKind, ID_BYTES_MAX, Policy};
+use quipu_counting::{Action, Add, Condition, Counters, GroupKind, ID_BYTES_MAX, KEY_BYTES_MAX, Policy};
 use quipu_wire::commands::Command;
 use quipu_wire::json::reply::PolicyReply;
 use quipu_wire::json::request::{PolicyBody, parse};
@@ -109,7 +109,7 @@ pub fn change_policy(command: Command, operands: Arguments<'_, '_>) -> Result<Jo
         }
         _ => None,
     };
-    check_key(pattern)?;
+    check_pattern(pattern)?;
     Ok(Job::SetPolicy { pattern: pattern.to_vec(), policy })
 }
 
@@ -137,6 +137,15 @@ pub fn answer_policies(counters: &dyn Counters, pattern: Option<&[u8]>, encoder:
 fn policy_json(pattern: &[u8], policy: &Policy) -> Vec<u8> {
     // Strings and numbers only: nothing in a policy can fail to be written.
     serde_json::to_vec(&PolicyReply::of(pattern, policy)).unwrap_or_default()
+}
+
+/// A pattern is as long as a key at most: one without a wildcard is one.
+fn check_pattern(pattern: &[u8]) -> Drafted {
+    if pattern.is_empty() || pattern.len() > KEY_BYTES_MAX {
+        let length = pattern.len();
+        return Err(format!("ERR a pattern has 1 to {KEY_BYTES_MAX} bytes, this one has {length}").into());
+    }
+    Ok(())
 }
 
 fn check_id(id: &[u8]) -> Drafted {
