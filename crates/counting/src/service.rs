@@ -65,7 +65,12 @@ pub trait Counters: Send + Sync {
     /// Makes sure that everything up to `offset` may be revealed, as the durability mode demands. Blocks.
     fn settle(&self, offset: u64) -> Result<(), Unavailable>;
 
-    /// The same without blocking: calls back, at once where nothing is to wait for.
+    /// Whether everything up to `offset` may be revealed already. A deployment that cannot tell says no.
+    fn is_settled(&self, _offset: u64) -> bool {
+        false
+    }
+
+    /// The same as [`settle`](Counters::settle) without blocking: calls back, at once where nothing is to wait for.
     fn when_settled(&self, offset: u64, settled: Box<dyn FnOnce(Result<(), Unavailable>) + Send>);
 
     /// All policies.

@@ -313,9 +313,16 @@ impl Counters for Engine {
         let settled = match self.durability {
             Durability::Sync => self.log.commit(offset),
             // Handed to the system before the reply, so that only a power cut can take it back.
-            Durability::Interval { .. } | Durability::None => self.log.write_out(),
+            Durability::Interval { .. } | Durability::None => self.log.write_out_to(offset),
         };
         settled.map_err(|error| self.poison(error))
+    }
+
+    fn is_settled(&self, offset: u64) -> bool {
+        match self.durability {
+            Durability::Sync => self.log.durable() >= offset,
+            Durability::Interval { .. } | Durability::None => self.log.written() >= offset,
+        }
     }
 
     fn when_settled(&self, offset: u64, settled: Box<dyn FnOnce(Result<(), Unavailable>) + Send>) {

@@ -17,6 +17,7 @@ use quipu_store::Durability;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
+use crate::cli::terminal::print_aside;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::http::{self, App};
@@ -86,14 +87,14 @@ pub fn run(config: &Config, announce: impl FnOnce(SocketAddr, SocketAddr)) -> an
     });
     let http =
         http::Server::start(&runtime, http_listener, http::Front::new(app)).context("cannot serve HTTP")?;
-    eprintln!(
+    print_aside(&format!(
         "quipu {} serves: http {}, resp {}, data {}, durability {}",
         env!("CARGO_PKG_VERSION"),
         http.address(),
         resp.address(),
         config.data.display(),
         config.durability
-    );
+    ));
     announce(http.address(), resp.address());
 
     let end = runtime.block_on(signals.wait_or_failure(|| engine.failed()));
@@ -153,9 +154,11 @@ fn start_log(config: &Config) {
         .with_ansi(std::io::stderr().is_terminal())
         // The cold store's library reports every compaction; that is news only when something is wrong.
         .with_env_filter(EnvFilter::new(format!("lsm_tree=warn,{}", config.log)))
+        // It would tell stderr that stderr cannot be written to, and panic: a full disk must not end the server so.
+        .log_internal_errors(false)
         .try_init();
     if let Err(error) = started {
-        eprintln!("quipu: logging was started before: {error}");
+        print_aside(&format!("quipu: logging was started before: {error}"));
     }
 }
 
@@ -233,7 +236,7 @@ impl Signals {
                 _ = self.terminate.recv() => {}
                 _ = self.interrupt.recv() => {}
             }
-            eprintln!("quipu: a second signal; stopping at once");
+            print_aside("quipu: a second signal; stopping at once");
             std::process::exit(130);
         });
         End::Signal(name)

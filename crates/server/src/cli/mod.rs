@@ -22,7 +22,7 @@ mod client;
 mod counter;
 mod counters;
 mod export;
-mod failure;
+pub(crate) mod failure;
 mod help;
 mod import;
 mod interrupt;
@@ -30,7 +30,7 @@ mod list;
 mod policy;
 mod progress;
 mod settings;
-mod terminal;
+pub(crate) mod terminal;
 mod watch;
 
 use std::net::SocketAddr;
@@ -243,7 +243,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Export(args) => args.run(),
         Command::Policy(command) => command.run(),
         Command::Check(args) => args.run(),
-        Command::Bench(args) => Ok(bench::run(*args)?),
+        Command::Bench(args) => bench::run(*args),
         Command::Config(command) => command.run(),
         Command::Completions { shell, json } => {
             let mut script = Vec::new();

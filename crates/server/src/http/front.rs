@@ -9,7 +9,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::{ALLOW, CONNECTION, HOST};
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
 use quipu_counting::ID_BYTES_MAX;
 use quipu_wire::json::problem::Problem;
@@ -21,7 +21,7 @@ use super::answer::{self, Refused};
 use super::{App, content, origin, packing, status};
 
 /// The header that names a request: the client's own name for it, or ours.
-pub const REQUEST_ID: &str = "x-request-id";
+pub static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// See the head of this file.
 pub struct Front {
@@ -73,7 +73,7 @@ impl Front {
         };
         let response = if is_options { options(response) } else { response };
         let mut response = packing::pack(answer::finish(response, &id), accepts_gzip).await;
-        response.headers_mut().insert(REQUEST_ID, id);
+        response.headers_mut().insert(&REQUEST_ID, id);
         if self.is_stopping.load(Ordering::Relaxed) {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
@@ -90,7 +90,7 @@ impl Front {
 
     /// The client's name for the request, if it is one that can be said again; else one of our own.
     fn request_id(&self, headers: &HeaderMap) -> HeaderValue {
-        let given = headers.get(REQUEST_ID).filter(|id| {
+        let given = headers.get(&REQUEST_ID).filter(|id| {
             (1..=ID_BYTES_MAX).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic)
         });
         if let Some(given) = given {

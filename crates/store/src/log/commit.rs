@@ -72,6 +72,11 @@ impl Log {
         self.flush(&mut io)
     }
 
+    /// The same, unless another did so since `offset` was appended: one write serves all who come at the same moment.
+    pub fn write_out_to(&self, offset: u64) -> Result<(), LogError> {
+        if self.written() >= offset { self.check_poison() } else { self.write_out() }
+    }
+
     /// Commits everything and leaves a last frame that testifies to it, so that at the next start a flipped
     /// bit in any record is known for the damage it is. The log can be used further.
     pub fn close(&self) -> Result<(), LogError> {

@@ -11,7 +11,23 @@ pub fn rfc3339(at_ms: u64) -> String {
     let of_day_ms = at_ms % DAY_MS;
     let (hour, minute) = (of_day_ms / 3_600_000, of_day_ms / 60_000 % 60);
     let (second, ms) = (of_day_ms / 1000 % 60, of_day_ms % 1000);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
+    // Every reply has one or two of these, and `format!` takes five times as long.
+    let mut text = String::with_capacity(24);
+    for (number, digits, behind) in [
+        (year, 4, '-'),
+        (month, 2, '-'),
+        (day, 2, 'T'),
+        (hour, 2, ':'),
+        (minute, 2, ':'),
+        (second, 2, '.'),
+        (ms, 3, 'Z'),
+    ] {
+        for place in (0..digits).rev() {
+            text.push(char::from(b'0' + (number / 10u64.pow(place) % 10) as u8));
+        }
+        text.push(behind);
+    }
+    text
 }
 
 /// Year, month and day of a day since 1970-01-01, after Hinnant's `civil_from_days`: years begin in March there, so
