@@ -26,7 +26,7 @@ use crate::open_files;
 use crate::resp::{self, RespServer};
 
 /// How often to look whether the log has failed. Nothing is acknowledged after a failure, so this only decides how
-/// soon the process says so.
+/// soon the process says so, and how soon memory that was freed is given back.
 const FAILURE_POLL: Duration = Duration::from_millis(100);
 /// Handlers only wait, they never compute for long; more threads would take cores from RESP.
 const HTTP_THREADS_MAX: usize = 4;
@@ -52,8 +52,12 @@ impl Health {
 }
 
 /// Serves until a signal or a failure ends it. An error means a non-zero exit code. `announce` learns where HTTP and
-/// RESP listen, once they do.
-pub fn run(config: &Config, announce: impl FnOnce(SocketAddr, SocketAddr)) -> anyhow::Result<()> {
+/// RESP listen, once they do; `tidy_memory` is called now and then.
+pub fn run(
+    config: &Config,
+    announce: impl FnOnce(SocketAddr, SocketAddr),
+    tidy_memory: fn(),
+) -> anyhow::Result<()> {
     start_log(config);
     raise_open_files(config);
     let http_listener = listen("http", config.http_listen)?;
@@ -97,7 +101,10 @@ pub fn run(config: &Config, announce: impl FnOnce(SocketAddr, SocketAddr)) -> an
     ));
     announce(http.address(), resp.address());
 
-    let end = runtime.block_on(signals.wait_or_failure(|| engine.failed()));
+    let end = runtime.block_on(signals.wait_or_failure(|| {
+        tidy_memory();
+        engine.failed()
+    }));
     match &end {
         End::Signal(name) => health.set(format!("draining after {name}")),
         End::Failed(reason) => health.set(reason.clone()),

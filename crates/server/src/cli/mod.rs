@@ -199,8 +199,9 @@ Every counter is read, and the sums are compared with the ledgers; exit code 14 
     },
 }
 
-/// Runs the command line. The exit code is the only thing `main` needs to know.
-pub fn main() -> ExitCode {
+/// Runs the command line. The exit code is the only thing `main` needs to know. A server calls `tidy_memory` now and
+/// then, because only the binary knows its allocator.
+pub fn main(tidy_memory: fn()) -> ExitCode {
     // A server must survive a client that goes away; there the signal stays ignored.
     let serves = std::env::args_os().nth(1).is_some_and(|command| command == "serve");
     if !serves && let Err(error) = interrupt::end_with_the_reader() {
@@ -208,7 +209,7 @@ pub fn main() -> ExitCode {
     }
     // Usage errors end the process with exit code 2 here, as the table of exit codes says.
     let cli = Cli::parse();
-    match run(cli.command) {
+    match run(cli.command, tidy_memory) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             terminal::print_error(&failure.to_string());
@@ -217,7 +218,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> Result<(), Failure> {
+fn run(command: Command, tidy_memory: fn()) -> Result<(), Failure> {
     match command {
         Command::Serve { flags, json } => {
             let (config, _) = settings::load(&flags)?;
@@ -226,7 +227,7 @@ fn run(command: Command) -> Result<(), Failure> {
                     announce(&config, http, resp)
                 }
             };
-            Ok(serve::run(&config, announce)?)
+            Ok(serve::run(&config, announce, tidy_memory)?)
         }
         Command::Incr(step) => step.run(counters::Direction::Up),
         Command::Decr(step) => step.run(counters::Direction::Down),

@@ -274,7 +274,8 @@ fn own_answer(bytes: &[u8]) -> Option<(usize, u16)> {
     let head = bytes.strip_suffix(b"\r\n\r\n")?;
     let start = head.windows(START.len()).rposition(|window| window == START)?;
     let head = &head[start..];
-    let is_ours = head.split(|byte| *byte == b'\n').any(|line| line.starts_with(REQUEST_ID.as_str().as_bytes()));
+    let is_ours =
+        head.split(|byte| *byte == b'\n').any(|line| line.starts_with(REQUEST_ID.as_str().as_bytes()));
     let status = std::str::from_utf8(head.get(9..12)?).ok()?.parse().ok()?;
     (!is_ours).then_some((start, status))
 }

@@ -36,8 +36,11 @@ const SIGNS: &[(&str, Sign)] = &[
         !seen.words.is_empty() && is_unknown && seen.ours.starts_with(b"-ERR unknown command")
     }),
     ("key length", |seen| {
-        seen.ours.starts_with(b"-ERR a key has 1 to 512 bytes")
-            && seen.words.iter().any(|word| word.is_empty() || word.len() > 512)
+        seen.refused_length().is_some_and(|length| {
+            // Commands that were poured out have no words, but enough bytes.
+            let is_there = seen.words.iter().any(|word| word.len() == length) || seen.poured.len() > length;
+            is_there && !(1..=512).contains(&length)
+        })
     }),
     ("limits", |seen| {
         let texts =
@@ -50,7 +53,9 @@ const SIGNS: &[(&str, Sign)] = &[
             && seen.theirs == b"+OK\r\n"
     }),
     ("order inside EXEC", |seen| match &*seen.word(0) {
-        "keys" | "scan" => seen.keys_apart().is_some_and(|keys| keys.iter().all(|key| seen.is_touched_later(key))),
+        "keys" | "scan" => {
+            seen.keys_apart().is_some_and(|keys| keys.iter().all(|key| seen.is_touched_later(key)))
+        }
         "randomkey" => seen.is_done_by_redis() && !seen.ours.starts_with(b"-") && !seen.later.is_empty(),
         _ => false,
     }),
@@ -91,6 +96,12 @@ impl Seen<'_> {
     fn word(&self, at: usize) -> String {
         let word = self.words.get(at).map(|word| word.to_ascii_lowercase()).unwrap_or_default();
         String::from_utf8_lossy(&word).into_owned()
+    }
+
+    /// How long the key is that was refused for its length.
+    fn refused_length(&self) -> Option<usize> {
+        let text = std::str::from_utf8(self.ours).ok()?;
+        text.strip_prefix("-ERR a key has 1 to 512 bytes, this one has ")?.trim_end().parse().ok()
     }
 
     fn is_done_by_redis(&self) -> bool {
