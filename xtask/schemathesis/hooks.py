@@ -46,13 +46,16 @@ def texts(case):
     return [value for part in parts for value in everything(part) if isinstance(value, str)]
 
 
-def is_number(value):
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def number(value):
+    """A number, which may be written as text; none for anything else."""
+    if isinstance(value, str):
+        return int(value) if re.fullmatch(r"-?[0-9]+", value) else None
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def bounds_cross(case):
-    both = [(body.get("min"), body.get("max")) for body in objects(case)]
-    return any(is_number(low) and is_number(high) and low > high for low, high in both)
+    both = [(number(body.get("min")), number(body.get("max"))) for body in objects(case)]
+    return any(low is not None and high is not None and low > high for low, high in both)
 
 
 def has_several_conditions(case):
@@ -67,7 +70,8 @@ def is_longer_in_bytes(length):
 
 
 def takes_the_smallest_away(case):
-    return case.operation.path.endswith("/decrement") and any(body.get("delta") == SMALLEST for body in objects(case))
+    deltas = [number(body.get("delta")) for body in objects(case)]
+    return case.operation.path.endswith("/decrement") and SMALLEST in deltas
 
 
 def has_an_inexact_number(case):
