@@ -1,6 +1,7 @@
 """What the document cannot say, so that a check which fails over it alone is no failure.
 
-Each entry is something that OpenAPI has no words for, and the server's answer names it.
+Each entry is something that OpenAPI has no words for. The server's answer names it, and the request has what it names:
+the right words about a request that gives no reason for them are a failure.
 """
 
 import itertools
@@ -8,22 +9,101 @@ import re
 
 import schemathesis
 
-# A request that fits the document may still be refused with 400, where this stands in its detail.
-REFUSED_BY_RIGHT = (
-    "is above `max`",  # min and max are compared with each other
-    "there may be one condition",  # several conditions, and an id under which a retry must be the same request
-    "a key has 1 to 512 bytes",  # lengths count characters there and bytes here
-    "must be the cursor of the page before",  # a cursor is text that another reply gave
-    "must have 1 to 255 bytes",  # an id, as a key
-    "the smallest number cannot be taken away",  # a decrement by -2^63
-    "a number beyond 2^53 must be written without fraction",  # 1e17 is an integer there, and has lost digits here
-)
-
 # What If-Match and If-None-Match look like. The generator makes "0" of it, whatever pattern the document gives.
 TAGS = re.compile(r'(\*|(W/)?"[!#-~]*"([ \t]*,[ \t]*(W/)?"[!#-~]*")*)')
+CONDITIONS = ("if-match", "if-none-match")
+IDS = ("idempotency-key", "x-request-id")
 
 # Every method that a batch has not means the counter of that name.
 ALSO_COUNTERS = ("/api/v1/counters/batch-get", "/api/v1/counters/batch-increment")
+COUNTER_METHODS = {"GET", "HEAD", "PUT", "DELETE"}
+
+BATCH_ITEMS_MAX = 10_000
+SMALLEST = -(2**63)
+EXACT_MAX = 2**53
+
+
+def headers(case, names):
+    """The values of these headers, as they are sent."""
+    return [str(value) for name, value in (case.headers or {}).items() if name.lower() in names]
+
+
+def everything(value):
+    """All values in a body, however deep, the objects too."""
+    yield value
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for part in inner:
+        yield from everything(part)
+
+
+def objects(case):
+    return [value for value in everything(case.body) if isinstance(value, dict)]
+
+
+def texts(case):
+    """Texts of the request that may be keys or ids."""
+    parts = [case.path_parameters or {}, case.body, headers(case, IDS)]
+    return [value for part in parts for value in everything(part) if isinstance(value, str)]
+
+
+def number(value):
+    """A number, which may be written as text; none for anything else."""
+    if isinstance(value, str):
+        return int(value) if re.fullmatch(r"-?[0-9]+", value) else None
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def bounds_cross(case):
+    both = [(number(body.get("min")), number(body.get("max"))) for body in objects(case)]
+    return any(low is not None and high is not None and low > high for low, high in both)
+
+
+def has_several_conditions(case):
+    conditions = headers(case, CONDITIONS) + [body["ifVersion"] for body in objects(case) if "ifVersion" in body]
+    is_list = any("," in value or value.strip() != "*" for value in headers(case, CONDITIONS))
+    return bool(headers(case, IDS)) and (len(conditions) > 1 or is_list)
+
+
+def is_longer_in_bytes(length):
+    # A text of so many characters may have more bytes; base64 has less, and what is encoded counts.
+    return lambda case: any(len(text.encode("utf-8", "surrogatepass")) > length for text in texts(case))
+
+
+def takes_the_smallest_away(case):
+    deltas = [number(body.get("delta")) for body in objects(case)]
+    return case.operation.path.endswith("/decrement") and SMALLEST in deltas
+
+
+def has_an_inexact_number(case):
+    return any(isinstance(value, float) and abs(value) > EXACT_MAX for value in everything(case.body))
+
+
+# A request that fits the document may still be refused with 400, where this stands in its detail and that holds of it.
+REFUSED_BY_RIGHT = (
+    ("is above `max`", bounds_cross),  # min and max are compared with each other
+    ("there may be one condition", has_several_conditions),  # under an id a retry must be the same request
+    ("a key has 1 to 512 bytes", is_longer_in_bytes(512)),  # lengths count characters there and bytes here
+    ("must have 1 to 255 bytes", is_longer_in_bytes(255)),  # an id, as a key
+    ("must be the cursor of the page before", lambda case: "cursor" in (case.query or {})),  # another reply gave it
+    ("the smallest number cannot be taken away", takes_the_smallest_away),
+    ("a number beyond 2^53 must be written without fraction", has_an_inexact_number),  # an integer there
+)
+
+
+def is_refused_by_right(case, response):
+    status, detail = response.status_code, response.text
+    if status == 400:
+        garbled = [value for value in headers(case, CONDITIONS) if not TAGS.fullmatch(value)]
+        if garbled and ("the header If-Match must be" in detail or "the header If-None-Match must be" in detail):
+            return True
+        return any(text in detail and holds(case) for text, holds in REFUSED_BY_RIGHT)
+    if status == 412:
+        # The counter is in another state than the one that was named.
+        return bool(headers(case, CONDITIONS))
+    if status == 422:
+        # The id was used for another request, which examples do all the time.
+        return bool(headers(case, IDS)) or any("requestId" in body for body in objects(case))
+    return False
 
 
 CALLS = itertools.count()
@@ -41,20 +121,19 @@ def before_call(context, case, kwargs):
 
 @schemathesis.hook
 def filter_failure(context, failure, case, response):
-    kind = type(failure).__name__
+    """Whether a failure is one."""
+    kind, path = type(failure).__name__, case.operation.path
     if kind == "RejectedPositiveData":
-        # 422: the id was used for another request, which examples do all the time.
-        # 412: the counter is in another state than the one that If-Match names.
-        refused = response.status_code == 400 and any(text in response.text for text in REFUSED_BY_RIGHT)
-        tags = [value for name, value in (case.headers or {}).items() if name in ("If-Match", "If-None-Match")]
-        garbled = any(not TAGS.fullmatch(value) for value in tags)
-        return not (refused or garbled or response.status_code in (412, 422))
-    if kind == "AcceptedNegativeData":
+        return not is_refused_by_right(case, response)
+    if kind == "AcceptedNegativeData" and path in ALSO_COUNTERS and response.status_code == 413:
         # Not accepted: a batch of too many items may be refused for its bytes before they are counted.
-        return response.status_code != 413
-    if kind == "UseAfterFree" and "/counters/" in case.operation.path:
-        # A counter that does not exist reads as 0, and adding to it makes it.
-        return False
-    if case.operation.path in ALSO_COUNTERS:
-        return kind not in ("AllowHeaderMismatch", "UnsupportedMethodResponse")
+        return not any(isinstance(value, list) and len(value) > BATCH_ITEMS_MAX for value in everything(case.body))
+    if kind == "UseAfterFree" and path.startswith("/api/v1/counters/{key}"):
+        # A counter that does not exist reads as 0, and says so.
+        return response.status_code != 200 or response.json().get("exists") is not False
+    if kind == "UnsupportedMethodResponse" and path in ALSO_COUNTERS:
+        return response.request.method not in COUNTER_METHODS
+    if kind == "AllowHeaderMismatch" and path in ALSO_COUNTERS:
+        allowed = {method.strip() for method in ",".join(response.headers.get("allow", [])).split(",")}
+        return allowed != COUNTER_METHODS | {"POST"}
     return True

@@ -152,6 +152,9 @@ impl BatchMark {
     }
 }
 
+/// What a key mostly has at most.
+const USUAL_KEY_BYTES: usize = 32;
+
 /// Requests with their bytes, their groups and, once executed, their replies in the same order.
 #[derive(Debug, Default)]
 pub struct Batch {
@@ -165,6 +168,16 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// An empty one with memory for so many requests.
+    pub fn with_room(requests: usize) -> Batch {
+        Batch {
+            bytes: Vec::with_capacity(requests * USUAL_KEY_BYTES),
+            requests: Vec::with_capacity(requests),
+            groups: Vec::new(),
+            replies: Vec::with_capacity(requests),
+        }
+    }
+
     /// Empties it and keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();

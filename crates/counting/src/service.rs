@@ -65,7 +65,13 @@ pub trait Counters: Send + Sync {
     /// Makes sure that everything up to `offset` may be revealed, as the durability mode demands. Blocks.
     fn settle(&self, offset: u64) -> Result<(), Unavailable>;
 
-    /// The same without waiting for a sync: calls back, at once where none is to be waited for.
+    /// Whether everything up to `offset` may be revealed already. A deployment that cannot tell says no.
+    fn is_settled(&self, _offset: u64) -> bool {
+        false
+    }
+
+    /// The same as [`settle`](Counters::settle) without waiting for a sync: calls back, at once where none is to be
+    /// waited for.
     fn when_settled(&self, offset: u64, settled: Box<dyn FnOnce(Result<(), Unavailable>) + Send>);
 
     /// All policies. Blocks.

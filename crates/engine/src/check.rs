@@ -28,9 +28,15 @@ pub struct CheckReport {
     pub problems: Vec<String>,
 }
 
+/// How often whoever watches a check is told how far it is: after so many counters.
+const TELL_EVERY: u64 = 4096;
+
+/// How far a check is: counters looked at, and how many there should be.
+pub type OnProgress<'w> = &'w mut dyn FnMut(u64, u64);
+
 /// Opens the folder as a server would (the log is read and its checksums verified, a torn tail is cut), reads
-/// every counter and compares. Refuses a folder that is in use.
-pub fn check(path: impl AsRef<Path>) -> Result<CheckReport, OpenError> {
+/// every counter and compares. Refuses a folder that is in use. Once it is open, `tell` learns how far the check is.
+pub fn check(path: impl AsRef<Path>, tell: OnProgress<'_>) -> Result<CheckReport, OpenError> {
     let path = path.as_ref();
     if !path.join("quipu.meta").is_file() {
         return Err(OpenError::Options(format!(
@@ -39,26 +45,41 @@ pub fn check(path: impl AsRef<Path>) -> Result<CheckReport, OpenError> {
         )));
     }
     let engine = Engine::open_still(path, Options::default())?;
-    Ok(engine.verify()?)
+    Ok(engine.verify_watched(tell)?)
 }
 
 impl Engine {
     /// Compares the sum of all cells with the ledger, partition by partition.
     pub fn verify(&self) -> Result<CheckReport, ColdError> {
+        self.verify_watched(&mut |_, _| {})
+    }
+
+    fn verify_watched(&self, tell: OnProgress<'_>) -> Result<CheckReport, ColdError> {
         let mut report = CheckReport { partitions: self.partitions.len() as u16, ..CheckReport::default() };
+        let total = self.partitions.iter().map(|partition| partition.lock().count).sum();
+        tell(0, total);
         for index in 0..self.partitions.len() {
-            self.verify_partition(index, &mut report)?;
+            self.verify_partition(index, &mut report, &mut |counters| tell(counters, total))?;
+            tell(report.counters, total);
         }
         Ok(report)
     }
 
     /// The partition is locked meanwhile: the check is exact, and meant for a folder that does not serve.
-    fn verify_partition(&self, index: usize, report: &mut CheckReport) -> Result<(), ColdError> {
+    fn verify_partition(
+        &self,
+        index: usize,
+        report: &mut CheckReport,
+        tell: &mut dyn FnMut(u64),
+    ) -> Result<(), ColdError> {
         let held = self.partitions[index].lock();
         let (mut sum, mut count) = (0i128, 0u64);
         let mut add = |cell: Cell| {
             sum += i128::from(cell.value);
             count += 1;
+            if count.is_multiple_of(TELL_EVERY) {
+                tell(report.counters + count);
+            }
         };
         for chunk in 0..held.table.chunk_count() {
             for number in held.table.chunk_records(chunk) {

@@ -316,6 +316,14 @@ impl Counters for Engine {
         settled.map_err(|error| self.poison(error))
     }
 
+    fn is_settled(&self, offset: u64) -> bool {
+        let settled = match self.durability {
+            Durability::Sync => self.log.durable(),
+            Durability::Interval { .. } | Durability::None => self.log.written(),
+        };
+        settled >= offset && !self.log.is_poisoned()
+    }
+
     fn when_settled(&self, offset: u64, settled: Box<dyn FnOnce(Result<(), Unavailable>) + Send>) {
         match self.durability {
             Durability::Sync => {

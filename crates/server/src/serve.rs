@@ -17,6 +17,7 @@ use quipu_store::Durability;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
+use crate::cli::terminal::print_aside;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::http::{self, App};
@@ -25,7 +26,7 @@ use crate::open_files::{self, Shares};
 use crate::resp::{self, RespServer};
 
 /// How often to look whether the log has failed. Nothing is acknowledged after a failure, so this only decides how
-/// soon the process says so.
+/// soon the process says so, and how soon memory that was freed is given back.
 const FAILURE_POLL: Duration = Duration::from_millis(100);
 /// Handlers only wait, they never compute for long; more threads would take cores from RESP.
 const HTTP_THREADS_MAX: usize = 4;
@@ -49,8 +50,12 @@ impl Health {
 }
 
 /// Serves until a signal or a failure ends it. An error means a non-zero exit code. `announce` learns where HTTP and
-/// RESP listen, once they do.
-pub fn run(config: &Config, announce: impl FnOnce(SocketAddr, SocketAddr)) -> anyhow::Result<()> {
+/// RESP listen, once they do; `tidy_memory` is called now and then.
+pub fn run(
+    config: &Config,
+    announce: impl FnOnce(SocketAddr, SocketAddr),
+    tidy_memory: fn(),
+) -> anyhow::Result<()> {
     start_log(config);
     let files = share_open_files(config)?;
     let http_listener = listen("http", config.http_listen)?;
@@ -91,17 +96,20 @@ pub fn run(config: &Config, announce: impl FnOnce(SocketAddr, SocketAddr)) -> an
     });
     let http =
         http::Server::start(&runtime, http_listener, http::Front::new(app)).context("cannot serve HTTP")?;
-    eprintln!(
+    print_aside(&format!(
         "quipu {} serves: http {}, resp {}, data {}, durability {}",
         env!("CARGO_PKG_VERSION"),
         http.address(),
         resp.address(),
         config.data.display(),
         config.durability
-    );
+    ));
     announce(http.address(), resp.address());
 
-    let end = runtime.block_on(signals.wait_or_failure(|| engine.failed()));
+    let end = runtime.block_on(signals.wait_or_failure(|| {
+        tidy_memory();
+        engine.failed()
+    }));
     let why = match &end {
         End::Signal(name) => format!("draining after {name}"),
         End::Failed(reason) => reason.clone(),
@@ -161,9 +169,11 @@ fn start_log(config: &Config) {
         .with_ansi(std::io::stderr().is_terminal())
         // The cold store's library reports every compaction; that is news only when something is wrong.
         .with_env_filter(EnvFilter::new(format!("lsm_tree=warn,{}", config.log)))
+        // It would tell stderr that stderr cannot be written to, and panic: a full disk must not end the server so.
+        .log_internal_errors(false)
         .try_init();
     if let Err(error) = started {
-        eprintln!("quipu: logging was started before: {error}");
+        print_aside(&format!("quipu: logging was started before: {error}"));
     }
 }
 
@@ -265,7 +275,7 @@ impl Signals {
         let same_until = tokio::time::Instant::now() + SAME_INTERRUPT;
         while tokio::time::timeout_at(same_until, self.interrupt.recv()).await.is_ok() {}
         self.interrupt.recv().await;
-        eprintln!("quipu: interrupted again; stopping at once");
+        print_aside("quipu: interrupted again; stopping at once");
         std::process::exit(130);
     }
 }

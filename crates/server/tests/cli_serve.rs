@@ -270,6 +270,27 @@ fn where_it_serves_is_told_as_json_too() {
     child.wait().unwrap();
 }
 
+/// The disk with the server's log may be as full as the one with its data, which is when there is most to say.
+#[test]
+fn a_stderr_that_cannot_be_written_to_does_not_end_it() {
+    let data = tempfile::tempdir().unwrap();
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut child = serve_command(data.path())
+        .args(["--json", "--log", "trace"])
+        .stdout(Stdio::piped())
+        .stderr(full)
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let ready: Value = serde_json::from_str(&line).unwrap();
+    let http = format!("http://{}", ready["http"].as_str().unwrap());
+    assert_eq!(run(&["incr", "a", "--server", &http], &[]).stdout, b"1\n");
+    let id = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(id, Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
 #[test]
 fn completions_are_written_for_every_shell() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {

@@ -116,6 +116,7 @@ fn a_result_that_cannot_be_written_is_a_failure() {
     let data = tempfile::tempdir().unwrap();
     let server = Server::start(data.path());
     server.client(&["set", "a", "1"]);
+    let target = format!("resp://{}", server.resp);
     for arguments in [
         &["get", "a"][..],
         &["get", "a", "--json"],
@@ -124,6 +125,7 @@ fn a_result_that_cannot_be_written_is_a_failure() {
         &["watch", "a"],
         &["config", "show"],
         &["manual"],
+        &["bench", "--target", &target, "--command", "get", "--operations", "10", "--connections", "1"],
     ] {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
         let output = server.client_command(arguments).stdout(full).output().unwrap();

@@ -30,6 +30,7 @@ mod timer;
 mod workload;
 
 use std::io::{IsTerminal, Write};
+use std::path::Path;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, ScopedJoinHandle};
@@ -47,6 +48,8 @@ use self::tally::Tally;
 pub use self::target::Unreachable;
 use self::target::{Session, Target};
 use self::workload::{Command, KeyFormat, Workload};
+use crate::cli::failure::{self, Failure};
+use crate::cli::terminal;
 use crate::open_files;
 
 /// Keys read with one command when the sum is verified.
@@ -60,13 +63,25 @@ const OTHER_FILES: u64 = 64;
 
 /// Runs the load and prints the report. Fails if the sum is wrong, or if any reply was an error and nobody asked to
 /// keep going.
-pub fn run(args: Args) -> Result<()> {
-    let report = measure(&args)?;
-    println!("{report}");
-    if let Some(path) = &args.json {
-        let text = serde_json::to_string_pretty(&report.to_json())?;
-        std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))?;
-    }
+pub fn run(args: Args) -> Result<(), Failure> {
+    let report = measure(&args).map_err(|error| match error.is::<Unreachable>() {
+        true => Failure::unreachable(failure::describe(&error)),
+        false => error.into(),
+    })?;
+    // The file first: where nobody reads stdout, the process ends there. Neither is a reason to lose the other.
+    let saved = args.json.as_ref().map_or(Ok(()), |path| save(&report, path));
+    terminal::print(&report)?;
+    saved?;
+    Ok(judge(&args, &report)?)
+}
+
+fn save(report: &Report, path: &Path) -> Result<()> {
+    let text = serde_json::to_string_pretty(&report.to_json())?;
+    std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Whether what came back is what was asked for.
+fn judge(args: &Args, report: &Report) -> Result<()> {
     if let Some(first) = report.tally.first_error.as_ref().filter(|_| !args.keep_going) {
         let (errors, operations) = (report.tally.error_count(), report.tally.replies);
         bail!("{errors} of {operations} replies were errors, the first: {first}");

@@ -25,10 +25,15 @@ pub struct Args {
 impl Args {
     /// Reads every counter and compares the sums with the ledgers.
     pub fn run(&self) -> Result<(), Failure> {
-        // How much there is to read is not known before it was read.
-        let spinner = progress::spinner(&format!("checking {}", self.folder.display()), self.quiet);
-        let report = check(&self.folder);
-        spinner.finish_and_clear();
+        // Until the log has been read nobody knows how many counters there are.
+        let bar = progress::spinner(&format!("checking {}", self.folder.display()), self.quiet);
+        let report = check(&self.folder, &mut |counters, total| {
+            if counters == 0 {
+                progress::turn_to_counters(&bar, total);
+            }
+            bar.set_position(counters);
+        });
+        bar.finish_and_clear();
         let found = match report {
             Ok(report) => Found::Read(report),
             // What is found on the way is told like what is found at the end.

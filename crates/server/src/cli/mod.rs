@@ -22,7 +22,7 @@ mod client;
 mod counter;
 mod counters;
 mod export;
-mod failure;
+pub(crate) mod failure;
 mod help;
 mod import;
 mod interrupt;
@@ -30,7 +30,7 @@ mod list;
 mod policy;
 mod progress;
 mod settings;
-mod terminal;
+pub(crate) mod terminal;
 mod watch;
 
 use std::net::SocketAddr;
@@ -206,8 +206,9 @@ the end of the log is cut off), so check needs a folder it may write to: of a ba
     },
 }
 
-/// Runs the command line. The exit code is the only thing `main` needs to know.
-pub fn main() -> ExitCode {
+/// Runs the command line. The exit code is the only thing `main` needs to know. A server calls `tidy_memory` now and
+/// then, because only the binary knows its allocator.
+pub fn main(tidy_memory: fn()) -> ExitCode {
     // A server must survive a client that goes away; there the signal stays ignored.
     let serves = std::env::args_os().nth(1).is_some_and(|command| command == "serve");
     if !serves && let Err(error) = interrupt::end_with_the_reader() {
@@ -215,7 +216,7 @@ pub fn main() -> ExitCode {
     }
     // Usage errors end the process with exit code 2 here, as the table of exit codes says.
     let cli = Cli::parse();
-    match run(cli.command) {
+    match run(cli.command, tidy_memory) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             terminal::print_error(&failure.to_string());
@@ -224,7 +225,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> Result<(), Failure> {
+fn run(command: Command, tidy_memory: fn()) -> Result<(), Failure> {
     match command {
         Command::Serve { flags, json } => {
             let (config, _) = settings::load(&flags)?;
@@ -233,7 +234,8 @@ fn run(command: Command) -> Result<(), Failure> {
                     announce(&config, http, resp)
                 }
             };
-            serve::run(&config, announce).map_err(|error| match error.downcast_ref::<OpenError>() {
+            let served = serve::run(&config, announce, tidy_memory);
+            served.map_err(|error| match error.downcast_ref::<OpenError>() {
                 // A setting that makes sense, but not for this data folder.
                 Some(OpenError::Options(_)) => Failure::usage(error),
                 _ => error.into(),
@@ -254,10 +256,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Export(args) => args.run(),
         Command::Policy(command) => command.run(),
         Command::Check(args) => args.run(),
-        Command::Bench(args) => bench::run(*args).map_err(|error| match error.is::<bench::Unreachable>() {
-            true => Failure::unreachable(failure::describe(&error)),
-            false => error.into(),
-        }),
+        Command::Bench(args) => bench::run(*args),
         Command::Config(command) => command.run(),
         Command::Completions { shell, json } => {
             let mut script = Vec::new();

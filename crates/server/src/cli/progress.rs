@@ -10,6 +10,7 @@ use super::terminal::print_note;
 const TICK: Duration = Duration::from_millis(100);
 
 const OF_BYTES: &str = "{prefix} [{bar:30}] {percent}% of {total_bytes}, {msg}, {eta} left";
+const OF_COUNTERS: &str = "{prefix} [{bar:30}] {percent}% of {human_len} counters, {eta} left";
 const OF_UNKNOWN_LENGTH: &str = "{spinner} {prefix}{msg}, {elapsed}";
 
 /// Work whose length is not known.
@@ -26,6 +27,12 @@ pub fn bytes(what: &str, total: u64, quiet: bool) -> ProgressBar {
     bar
 }
 
+/// What began as a [`spinner`] and turns out to be work on so many counters.
+pub fn turn_to_counters(bar: &ProgressBar, total: u64) {
+    bar.set_length(total);
+    set_template(bar, OF_COUNTERS);
+}
+
 /// Says something while a bar is drawn, so that neither spoils the other.
 pub fn note(bar: &ProgressBar, message: &str) {
     bar.suspend(|| print_note(message));
@@ -35,23 +42,27 @@ fn bar(total: Option<u64>, template: &str, quiet: bool) -> ProgressBar {
     // Where stderr is no terminal, the library draws nothing.
     let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
     let bar = ProgressBar::with_draw_target(total, target);
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style.progress_chars("=> "));
-    }
+    set_template(&bar, template);
     if !bar.is_hidden() {
         bar.enable_steady_tick(TICK);
     }
     bar
 }
 
+fn set_template(bar: &ProgressBar, template: &str) {
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style.progress_chars("=> "));
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{OF_BYTES, OF_UNKNOWN_LENGTH};
+    use super::{OF_BYTES, OF_COUNTERS, OF_UNKNOWN_LENGTH};
     use indicatif::ProgressStyle;
 
     #[test]
     fn templates_are_sound() {
-        for template in [OF_BYTES, OF_UNKNOWN_LENGTH] {
+        for template in [OF_BYTES, OF_COUNTERS, OF_UNKNOWN_LENGTH] {
             assert!(ProgressStyle::with_template(template).is_ok(), "{template}");
         }
     }

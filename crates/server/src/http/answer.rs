@@ -16,6 +16,8 @@ use super::load::Room;
 
 /// Marks the first outcome told again.
 const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+/// Headers of a reply, with those that are added last.
+const USUAL_HEADERS: usize = 6;
 /// Room for the reply about one counter with a key of usual length.
 const USUAL_BODY_BYTES: usize = 384;
 
@@ -75,19 +77,21 @@ pub fn finish(mut response: Response, request_id: &HeaderValue) -> Response {
     let headers = response.headers_mut();
     headers.remove(CONTENT_LENGTH);
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
-    *response.body_mut() = Body::from(to_json(&problem));
+    *response.body_mut() = Body::from(to_json(USUAL_BODY_BYTES, &problem));
     response
 }
 
 /// A body as JSON.
 pub fn json(status: StatusCode, body: &impl Serialize) -> Response {
-    json_in(Room::default(), status, body)
+    let mut response = json_in(Room::default(), USUAL_BODY_BYTES, body);
+    *response.status_mut() = status;
+    response
 }
 
-/// A body that may be large, as JSON; its room is taken until it was sent.
-pub fn json_in(room: Room, status: StatusCode, body: &impl Serialize) -> Response {
-    let mut response = Response::new(held(to_json(body), room));
-    *response.status_mut() = status;
+/// A body that may be large, of about so many bytes, as JSON; its room is taken until it was sent.
+pub fn json_in(room: Room, about_bytes: usize, body: &impl Serialize) -> Response {
+    let mut response = Response::new(held(to_json(about_bytes, body), room));
+    response.headers_mut().reserve(USUAL_HEADERS);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
@@ -103,8 +107,8 @@ fn held(bytes: Vec<u8>, room: Room) -> Body {
 }
 
 /// Our bodies are structs of text and numbers: there is nothing in them that JSON cannot say.
-fn to_json(body: &impl Serialize) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(USUAL_BODY_BYTES);
+fn to_json(about_bytes: usize, body: &impl Serialize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(about_bytes);
     if let Err(error) = serde_json::to_writer(&mut bytes, body) {
         tracing::error!(%error, "a reply cannot be written as JSON");
     }

@@ -9,7 +9,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use quipu_counting::{Action, Batch, GroupKind, Refusal, Reply};
 use quipu_wire::json::problem::Problem;
@@ -27,7 +26,8 @@ const REPLY_ITEM_BYTES: usize = 256;
 pub async fn increment(State(app): State<Arc<App>>, id: RequestId, NoQuery: NoQuery, body: Body) -> Answer {
     let body: BatchAddBody = body.parse()?;
     check_length(&app, "items", body.items.len())?;
-    let room = app.load.reserve(body.items.len() * REPLY_ITEM_BYTES)?;
+    let reply_bytes = body.items.len() * REPLY_ITEM_BYTES;
+    let room = app.load.reserve(reply_bytes)?;
     let batch = run(&app, additions(&body, id.bytes())?).await?;
     let replayed = batch.replies.iter().any(|reply| reply.duplicate);
     let results = results(&batch, ItemBody::of_change);
@@ -35,7 +35,7 @@ pub async fn increment(State(app): State<Arc<App>>, id: RequestId, NoQuery: NoQu
         Some((index, refusal)) => {
             Refused::from(Problem::batch_refused(index, refusal, results)).into_response()
         }
-        None => answer::json_in(room, StatusCode::OK, &ResultsBody { results }),
+        None => answer::json_in(room, reply_bytes, &ResultsBody { results }),
     };
     // Independent items may be replays one by one, and say so themselves; the header speaks for the whole.
     if replayed && (body.atomic || batch.replies.iter().all(|reply| reply.duplicate)) {
@@ -45,7 +45,7 @@ pub async fn increment(State(app): State<Arc<App>>, id: RequestId, NoQuery: NoQu
 }
 
 fn additions(body: &BatchAddBody, id: Option<&[u8]>) -> Result<Batch, BodyError> {
-    let mut batch = Batch::default();
+    let mut batch = Batch::with_room(body.items.len());
     let mut seen: HashMap<Vec<u8>, u32> = HashMap::new();
     for (index, item) in body.items.iter().enumerate() {
         let (key, add) = item.0.to_item(index)?;
@@ -79,14 +79,15 @@ fn refused_item(batch: &Batch) -> Option<(usize, Refusal)> {
 pub async fn get(State(app): State<Arc<App>>, NoQuery: NoQuery, body: Body) -> Answer {
     let body: BatchGetBody = body.parse()?;
     check_length(&app, "keys", body.keys.len())?;
-    let room = app.load.reserve(body.keys.len() * REPLY_ITEM_BYTES)?;
-    let mut batch = Batch::default();
+    let reply_bytes = body.keys.len() * REPLY_ITEM_BYTES;
+    let room = app.load.reserve(reply_bytes)?;
+    let mut batch = Batch::with_room(body.keys.len());
     for (index, key) in body.keys.iter().enumerate() {
         batch.push(&key.to_key(index)?, Action::Read);
     }
     let batch = run(&app, batch).await?;
     let results = results(&batch, CounterBody::of);
-    Ok(answer::json_in(room, StatusCode::OK, &ResultsBody { results }))
+    Ok(answer::json_in(room, reply_bytes, &ResultsBody { results }))
 }
 
 fn check_length(app: &App, field: &str, length: usize) -> Result<(), BodyError> {

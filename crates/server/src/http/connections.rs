@@ -304,7 +304,7 @@ fn last_response(problem: &Problem) -> Vec<u8> {
         body.len()
     );
     if let Some(id) = &problem.request_id {
-        head.push_str(&format!("{REQUEST_ID}: {id}\r\n"));
+        head.push_str(&format!("{}: {id}\r\n", REQUEST_ID));
     }
     if let Some(ms) = problem.retry_after_ms {
         head.push_str(&format!("retry-after: {}\r\n", ms.div_ceil(1000)));

@@ -13,10 +13,44 @@ use super::answer::Refused;
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs the batch and waits until what its replies reveal is as durable as the mode demands.
-pub async fn run(app: &App, batch: Batch) -> Result<Batch, Refused> {
-    match tokio::time::timeout(SETTLE_TIMEOUT, run_to_end(app, batch)).await {
-        Ok(Ok(batch)) => Ok(batch),
-        Ok(Err(reason)) => Err(Problem::unavailable(&reason).into()),
+pub async fn run(app: &App, mut batch: Batch) -> Result<Batch, Refused> {
+    let now_ms = app.clock.now_ms();
+    let offset = match app.counters.execute(&mut batch, now_ms).map_err(refused)? {
+        Execution::Done { offset } => offset,
+        Execution::Pending => {
+            let (finished, offset) = in_time(finish(app, batch, now_ms)).await?;
+            batch = finished;
+            offset
+        }
+    };
+    if !app.counters.is_settled(offset) {
+        // Requests that have arrived at the same moment are executed first: one write or sync serves them all.
+        tokio::task::yield_now().await;
+    }
+    if !app.counters.is_settled(offset) {
+        in_time(settle(app, offset)).await?;
+    }
+    Ok(batch)
+}
+
+/// Runs what needs counters that are not in memory.
+async fn finish(app: &App, batch: Batch, now_ms: u64) -> Result<(Batch, u64), Unavailable> {
+    let (sender, receiver) = oneshot::channel();
+    // A receiver that is gone belongs to a client that is gone.
+    app.counters.finish(batch, now_ms, Box::new(move |batch, done| drop(sender.send((batch, done)))));
+    let (batch, done) = receiver.await.map_err(|_| stopped())?;
+    Ok((batch, done?))
+}
+
+async fn settle(app: &App, offset: u64) -> Result<(), Unavailable> {
+    let (sender, receiver) = oneshot::channel();
+    app.counters.when_settled(offset, Box::new(move |settled| drop(sender.send(settled))));
+    receiver.await.map_err(|_| stopped())?
+}
+
+async fn in_time<T>(waiting: impl Future<Output = Result<T, Unavailable>>) -> Result<T, Refused> {
+    match tokio::time::timeout(SETTLE_TIMEOUT, waiting).await {
+        Ok(done) => done.map_err(refused),
         Err(_) => {
             let detail = "the disk did not answer in time, the outcome is unknown; retry with the same Idempotency-Key";
             Err(Problem::new(504, OUTCOME_UNKNOWN, detail).into())
@@ -24,23 +58,8 @@ pub async fn run(app: &App, batch: Batch) -> Result<Batch, Refused> {
     }
 }
 
-async fn run_to_end(app: &App, mut batch: Batch) -> Result<Batch, Unavailable> {
-    let now_ms = app.clock.now_ms();
-    let offset = match app.counters.execute(&mut batch, now_ms)? {
-        Execution::Done { offset } => offset,
-        Execution::Pending => {
-            let (sender, receiver) = oneshot::channel();
-            // A receiver that is gone belongs to a client that is gone.
-            app.counters.finish(batch, now_ms, Box::new(move |batch, done| drop(sender.send((batch, done)))));
-            let (finished, done) = receiver.await.map_err(|_| stopped())?;
-            batch = finished;
-            done?
-        }
-    };
-    let (sender, receiver) = oneshot::channel();
-    app.counters.when_settled(offset, Box::new(move |settled| drop(sender.send(settled))));
-    receiver.await.map_err(|_| stopped())??;
-    Ok(batch)
+fn refused(reason: Unavailable) -> Refused {
+    Problem::unavailable(&reason).into()
 }
 
 /// The engine dropped the callback: it has stopped.

@@ -54,6 +54,8 @@ fn decode_name(segment: &str, what: &str) -> Result<Vec<u8>, String> {
     Ok(name)
 }
 
+static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
 /// The id under which a retry is recognized, if the client gave one.
 pub struct RequestId(pub Option<HeaderValue>);
 
@@ -73,11 +75,11 @@ impl FromRequestParts<Arc<App>> for RequestId {
 }
 
 fn request_id(headers: &HeaderMap, x_request_id: bool) -> Result<Option<HeaderValue>, String> {
-    let fallback = if x_request_id { Some(REQUEST_ID) } else { None };
+    let fallback = x_request_id.then_some(&REQUEST_ID);
     let mut chosen = None;
     // Both are checked, also where the first decides: what is wrong today is wrong when the first is left out.
-    for name in ["idempotency-key"].into_iter().chain(fallback) {
-        match only(headers, &HeaderName::from_static(name))? {
+    for name in [&IDEMPOTENCY_KEY].into_iter().chain(fallback) {
+        match only(headers, name)? {
             None => {}
             Some(value) if (1..=ID_BYTES_MAX).contains(&value.len()) => chosen = chosen.or(Some(value)),
             Some(value) => {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::{StatusCode, Uri};
+use axum::http::Uri;
 use quipu_counting::{ListOrder, ListPage, Listing, Unavailable};
 use quipu_wire::json::cursor;
 use quipu_wire::json::problem::Problem;
@@ -25,7 +25,8 @@ pub async fn list(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     let order = listing.order;
     let room = app.load.reserve(listing.limit * REPLY_COUNTER_BYTES)?;
     let page = walk(&app, listing).await?;
-    Ok(answer::json_in(room, StatusCode::OK, &ListBody::of(order, &page)))
+    let reply_bytes = page.counters.len() * REPLY_COUNTER_BYTES;
+    Ok(answer::json_in(room, reply_bytes, &ListBody::of(order, &page)))
 }
 
 fn listing(query: Option<&str>) -> Result<Listing, Refused> {

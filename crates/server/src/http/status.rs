@@ -39,6 +39,9 @@ pub async fn metrics(State(app): State<Arc<App>>) -> Response {
 pub fn operation(method: &Method, path: &str) -> Option<&'static str> {
     let mut parts = path.strip_prefix("/api/v1/")?.split('/');
     let route = (parts.next()?, parts.next(), parts.next(), parts.next());
+    if route.1 == Some("") {
+        return Some("other");
+    }
     let operation = match (method.as_str(), route) {
         ("POST", ("counters", Some(_), Some("increment"), None)) => "increment",
         ("POST", ("counters", Some(_), Some("decrement"), None)) => "decrement",

@@ -98,13 +98,13 @@ impl Comparison {
         let queued = self.queued.get(&step.connection).cloned().unwrap_or_default();
         let outcome = match (ours, theirs) {
             (Answer::Reply(ours), Answer::Reply(theirs)) => {
-                let asked = Asked { words: step.words(), within_exec: false };
+                let asked = Asked { words: step.words(), later: &[] };
                 replies(asked, &queued, ours, theirs)
             }
             (Answer::Everything(ours), Answer::Everything(theirs)) => streams(&step.bytes(), ours, theirs),
             _ if ours == theirs => Outcome::Same,
             (ours, theirs) => {
-                let asked = Asked { words: step.words(), within_exec: false };
+                let asked = Asked { words: step.words(), later: &[] };
                 documented(asked, &[], ours.to_string().as_bytes(), theirs.to_string().as_bytes())
             }
         };
@@ -129,8 +129,8 @@ impl Comparison {
 #[derive(Clone, Copy, Default)]
 struct Asked<'s> {
     words: &'s [Word],
-    /// As a part of what EXEC answers.
-    within_exec: bool,
+    /// The commands behind it, as a part of what EXEC answers.
+    later: &'s [Vec<Word>],
 }
 
 fn replies(asked: Asked<'_>, queued: &[Vec<Word>], ours: &[u8], theirs: &[u8]) -> Outcome {
@@ -142,9 +142,10 @@ fn replies(asked: Asked<'_>, queued: &[Vec<Word>], ours: &[u8], theirs: &[u8]) -
         && ours.len() == queued.len()
         && theirs.len() == queued.len()
     {
-        let pairs = queued.iter().zip(ours.iter().zip(&theirs));
-        let outcomes = pairs
-            .map(|(words, (ours, theirs))| replies(Asked { words, within_exec: true }, &[], ours, theirs));
+        let pairs = queued.iter().enumerate().zip(ours.iter().zip(&theirs));
+        let outcomes = pairs.map(|((at, words), (ours, theirs))| {
+            replies(Asked { words, later: &queued[at + 1..] }, &[], ours, theirs)
+        });
         return outcomes
             .fold(Outcome::Same, |before, next| if before == Outcome::Same { next } else { before });
     }
@@ -171,8 +172,8 @@ fn streams(poured: &[u8], ours: &[u8], theirs: &[u8]) -> Outcome {
 }
 
 fn documented(asked: Asked<'_>, poured: &[u8], ours: &[u8], theirs: &[u8]) -> Outcome {
-    let Asked { words, within_exec } = asked;
-    match differences::explain(&Seen { words, within_exec, poured, ours, theirs }) {
+    let Asked { words, later } = asked;
+    match differences::explain(&Seen { words, later, poured, ours, theirs }) {
         Some(name) => Outcome::Documented(name),
         None => {
             Outcome::Different(Apart { words: words.to_vec(), ours: ours.to_vec(), theirs: theirs.to_vec() })
@@ -243,7 +244,8 @@ fn greeting(value: &Value) -> Option<Vec<(Value, Value)>> {
     Some(pairs.into_iter().filter(|(name, _)| is_shared(name)).collect())
 }
 
-fn decode(reply: &[u8]) -> Option<Value> {
+/// The reply as a value, if it is one.
+pub fn decode(reply: &[u8]) -> Option<Value> {
     ReplyDecoder::new().decode(reply).ok().flatten().map(|(value, _)| value)
 }
 
