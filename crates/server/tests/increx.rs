@@ -214,7 +214,8 @@ fn errors_change_nothing() {
     }
 }
 
-/// Neither its version nor the time of its last change: a rejection is no change. What was saturated to nothing is one.
+/// Neither its version nor the time of its last change: a rejection is no change, nor is what was saturated to nothing,
+/// unless it sets the expiry.
 #[test]
 fn a_rejection_is_no_change() {
     let folder = tempfile::tempdir().unwrap();
@@ -227,12 +228,13 @@ fn a_rejection_is_no_change() {
         names.iter().map(value).collect()
     };
     let names = ["version", "updated_at_ms", "birth"];
-    for options in ["BYINT 1 UBOUND 10 EX 5", "BYINT -11 LBOUND 0 PERSIST", "UBOUND 3", "LBOUND 30 EXAT 1"] {
+    let rejected = ["BYINT 1 UBOUND 10 EX 5", "BYINT -11 LBOUND 0 PERSIST", "UBOUND 3", "LBOUND 30 EXAT 1"];
+    for options in rejected.into_iter().chain(["UBOUND 10 SATURATE"]) {
         assert_eq!(client.ask(&format!("INCREX a {options}")), "*2|:10|:0|", "{options}");
         assert_eq!(fields(&stat(&mut client), &names), fields(&before, &names), "{options}");
         assert_eq!(client.ask("EXPIRETIME a"), ":99999999999|", "{options}");
     }
-    assert_eq!(client.ask("INCREX a UBOUND 10 SATURATE"), "*2|:10|:0|");
+    assert_eq!(client.ask("INCREX a UBOUND 10 SATURATE PERSIST"), "*2|:10|:0|");
     assert_ne!(fields(&stat(&mut client), &["version"]), fields(&before, &["version"]));
 }
 

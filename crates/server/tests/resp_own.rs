@@ -120,7 +120,7 @@ fn policies() {
             ("INCR stock:1", limit),
             ("SET stock:1 11", limit),
             ("INCREX stock:1 BYINT 5 SATURATE", "*2|:10|:0|"),
-            ("Q.ADD stock:1 1", "*4|:10|:0|:2|:0|"),
+            ("Q.ADD stock:1 1", "*4|:10|:0|:1|:0|"),
             ("MSET other 1 stock:1 11", limit),
             ("EXISTS other", ":0|"),
             (r#"Q.POLICY SET stock:* {"disabled":true}"#, "+OK|"),

@@ -475,7 +475,7 @@ mod tests {
             (r#"{"delta":-9223372036854775808}"#, Add::plain(i64::MIN)),
             (r#"{"delta":null,"min":null}"#, Add::plain(1)),
             (r#"{"delta":1e3}"#, Add::plain(1000)),
-            (r#"{"delta":-9007199254740992.0}"#, Add::plain(-(1 << 53))),
+            (r#"{"delta":-9007199254740991.0}"#, Add::plain(1 - (1 << 53))),
             (r#"{"ttlMs":60000.0}"#, Add { expiry: Expiry::In(60_000), ..Add::plain(1) }),
             (
                 r#"{"delta":2,"min":0,"max":100,"saturate":true,"ttlMs":60000}"#,
