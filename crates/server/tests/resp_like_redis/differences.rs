@@ -24,6 +24,10 @@ pub struct Seen<'s> {
 /// Whether a difference is this one.
 type Sign = fn(&Seen<'_>) -> bool;
 
+/// Words of a command here, as "limits" says, and in Redis.
+const ARGUMENTS_MAX: u64 = 1 << 20;
+const REDIS_MAX: u64 = i32::MAX as u64;
+
 /// How each documented difference looks. In the order of the list, which a test compares.
 const SIGNS: &[(&str, Sign)] = &[
     ("integer values", |seen| {
@@ -46,6 +50,9 @@ const SIGNS: &[(&str, Sign)] = &[
         let texts =
             ["-ERR Client names cannot be longer than", "-ERR Protocol error: too big inline request"];
         texts.iter().any(|text| seen.ours.starts_with(text.as_bytes()))
+            || seen.ours == b"-ERR Protocol error: invalid multibulk length\r\n"
+                && announced(seen.poured, b'*')
+                    .any(|length| (ARGUMENTS_MAX + 1..=REDIS_MAX).contains(&length))
     }),
     ("one database", |seen| {
         seen.word(0) == "select"
@@ -144,6 +151,14 @@ impl Seen<'_> {
             is_about_all || words[1..].iter().any(|word| Some(&word[..]) == key.as_bytes())
         })
     }
+}
+
+/// The lengths that stand behind `mark` somewhere in the bytes.
+fn announced(bytes: &[u8], mark: u8) -> impl Iterator<Item = u64> {
+    bytes.split(move |byte| *byte == mark).skip(1).filter_map(|rest| {
+        let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        std::str::from_utf8(&rest[..digits]).ok()?.parse().ok()
+    })
 }
 
 /// Whether this is how an integer is written, in its one spelling.
