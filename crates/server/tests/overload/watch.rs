@@ -22,6 +22,9 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// An answer that takes longer is lost.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
+/// All is as before when nothing was slow for so long.
+const CALM_US: u64 = 500_000;
+
 /// The counter that the light client increments; no load touches it.
 const KEY: &str = "beside-the-overload";
 
@@ -134,12 +137,19 @@ impl Watched {
         }
     }
 
-    /// How long after `end_us` the last question was answered that was not good or took longer than `slow_us`.
+    /// How long after `end_us` it took until questions were answered well, and within `slow_us`, for as long as
+    /// [`CALM_US`]. What comes later is other work: whoever made the load reads all counters to add them up.
     pub fn recovered_after_us(&self, end_us: u64, slow_us: u64) -> u64 {
-        let bad = self.questions.iter().filter(|question| {
-            question.due_us >= end_us && (question.answer != Answer::Good || question.took_us > slow_us)
-        });
-        bad.map(|question| question.due_us + question.took_us - end_us).max().unwrap_or(0)
+        let mut calm_from_us = end_us;
+        for question in self.questions.iter().filter(|question| question.due_us >= end_us) {
+            if question.due_us >= calm_from_us + CALM_US {
+                break;
+            }
+            if question.answer != Answer::Good || question.took_us > slow_us {
+                calm_from_us = calm_from_us.max(question.due_us + question.took_us);
+            }
+        }
+        calm_from_us - end_us
     }
 
     /// The most memory from one moment to another.
