@@ -5,7 +5,7 @@ mod support;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -251,20 +251,23 @@ fn a_configuration_file_is_checked_with_the_line_of_the_fault() {
     }
 }
 
-#[test]
-fn where_it_serves_is_told_as_json_too() {
-    let data = tempfile::tempdir().unwrap();
-    let mut child = serve_command(data.path())
-        .arg("--json")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+/// Starts a server that says as JSON where it serves, and counts there once.
+fn serve_and_count(data: &Path, arguments: &[&str], stderr: Stdio) -> (Child, Value) {
+    let mut command = serve_command(data);
+    let command = command.arg("--json").args(arguments).stdout(Stdio::piped()).stderr(stderr);
+    let mut child = command.spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let ready: Value = serde_json::from_str(&line).unwrap();
     let http = format!("http://{}", ready["http"].as_str().unwrap());
     assert_eq!(run(&["incr", "a", "--server", &http], &[]).stdout, b"1\n");
+    (child, ready)
+}
+
+#[test]
+fn where_it_serves_is_told_as_json_too() {
+    let data = tempfile::tempdir().unwrap();
+    let (mut child, ready) = serve_and_count(data.path(), &[], Stdio::null());
     assert_eq!((&ready["pid"], &ready["durability"]), (&json!(child.id()), &json!("sync")));
     child.kill().unwrap();
     child.wait().unwrap();
@@ -275,17 +278,7 @@ fn where_it_serves_is_told_as_json_too() {
 fn a_stderr_that_cannot_be_written_to_does_not_end_it() {
     let data = tempfile::tempdir().unwrap();
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-    let mut child = serve_command(data.path())
-        .args(["--json", "--log", "trace"])
-        .stdout(Stdio::piped())
-        .stderr(full)
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let ready: Value = serde_json::from_str(&line).unwrap();
-    let http = format!("http://{}", ready["http"].as_str().unwrap());
-    assert_eq!(run(&["incr", "a", "--server", &http], &[]).stdout, b"1\n");
+    let (mut child, _) = serve_and_count(data.path(), &["--log", "trace"], full.into());
     let id = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(id, Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));

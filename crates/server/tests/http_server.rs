@@ -88,7 +88,7 @@ fn garbage_and_oversize_are_answered_and_harm_nobody() {
         ),
         (
             "PUT /api/v1/counters/a HTTP/1.1\r\nHost: q\r\nContent-Length: 18446744073709551615\r\n\r\n".to_owned(),
-            413,
+            431,
             "too-large",
         ),
         (

@@ -238,11 +238,13 @@ fn unreadable(status: u16) -> Problem {
             "too-slow",
             "the head of the request did not arrive in time; nothing was changed",
         ),
-        413 => Problem::new(413, "too-large", "the body of the request is too large; send less at a time"),
         414 => Problem::new(414, "too-large", "the address of the request is too long"),
-        431 => {
-            Problem::new(431, "too-large", "the head of the request has too many headers, or too large ones")
-        }
+        // hyper says so of lengths that it cannot count, too.
+        431 => Problem::new(
+            431,
+            "too-large",
+            "the head of the request has too many headers, too large ones, or announces a body beyond all limits",
+        ),
         505 => Problem::new(505, "http-version", "HTTP/2 is not spoken here; use HTTP/1.1"),
         _ => Problem::malformed("the head of the request is not HTTP/1.1"),
     }

@@ -14,7 +14,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use memchr::memmem;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -24,8 +23,6 @@ use super::front::REQUEST_ID;
 /// How often connections are looked at; also how precise their timeouts are.
 pub const TICK: Duration = Duration::from_millis(500);
 
-/// How the lengths begin that hyper cannot count: the last two of 64 bits. (Longer ones are no numbers to it.)
-const BEYOND_COUNT: &[u8] = b"1844674407370955161";
 /// A reply about one counter with a key of usual length fits.
 const JOINED_BYTES_MAX: usize = 1024;
 
@@ -64,8 +61,6 @@ pub struct Conversation {
     state: AtomicU64,
     /// Whether the other end does not take what is sent to it.
     blocked: AtomicBool,
-    /// Whether a body was announced that is longer than hyper can count; it says the same then as of too large a head.
-    body_beyond_count: AtomicBool,
     /// The status to say before the connection is closed.
     last_word: Mutex<Option<u16>>,
     /// The socket, once nobody serves it any more.
@@ -76,8 +71,8 @@ impl Conversation {
     /// One that begins now.
     pub fn new(ticks: Arc<Ticks>) -> Arc<Conversation> {
         let state = AtomicU64::new(ticks.now() << 2);
-        let (blocked, body_beyond_count, last_word, returned) = Default::default();
-        Arc::new(Conversation { ticks, state, blocked, body_beyond_count, last_word, returned })
+        let (blocked, last_word, returned) = Default::default();
+        Arc::new(Conversation { ticks, state, blocked, last_word, returned })
     }
 
     /// Notes what it does from now on. Returns whether it may: not if it was given up.
@@ -132,21 +127,13 @@ impl Conversation {
 
     /// The status to say, and the socket to say it on, once nobody serves it any more.
     pub fn take_last_word(&self) -> Option<(u16, TcpStream)> {
-        let status = match (*self.last_word.lock())? {
-            431 if self.body_beyond_count.load(Ordering::Relaxed) => 413,
-            status => status,
-        };
+        let status = (*self.last_word.lock())?;
         Some((status, self.returned.lock().take()?))
     }
 
-    fn read_something(&self, bytes: &[u8]) {
-        let phase = self.state.load(Ordering::Relaxed) & 3;
-        if phase == Phase::Idle as u64 {
+    fn read_something(&self) {
+        if self.state.load(Ordering::Relaxed) & 3 == Phase::Idle as u64 {
             self.enter(Phase::Head);
-        }
-        // Bodies are not looked through.
-        if phase <= Phase::Head as u64 && memmem::find(bytes, BEYOND_COUNT).is_some() {
-            self.body_beyond_count.store(true, Ordering::Relaxed);
         }
     }
 
@@ -198,7 +185,7 @@ impl AsyncRead for Line {
         let before = buffer.filled().len();
         ready!(self.socket()?.poll_read(context, buffer))?;
         if buffer.filled().len() > before {
-            self.conversation.read_something(&buffer.filled()[before..]);
+            self.conversation.read_something();
         }
         Poll::Ready(Ok(()))
     }
@@ -316,12 +303,12 @@ mod tests {
         let conversation = Conversation::new(Arc::clone(&ticks));
         let phase = || conversation.describe(conversation.state.load(Ordering::Relaxed));
         assert_eq!(phase(), (Phase::Idle, Duration::ZERO));
-        conversation.read_something(b"");
+        conversation.read_something();
         ticks.advance();
-        conversation.read_something(b"");
+        conversation.read_something();
         assert_eq!(phase(), (Phase::Head, TICK));
         assert!(conversation.enter(Phase::Busy));
-        conversation.read_something(b"");
+        conversation.read_something();
         assert_eq!(phase(), (Phase::Busy, Duration::ZERO));
         conversation.wrote(false);
         ticks.advance();

@@ -113,18 +113,6 @@ impl Rows {
         self.spans.is_empty()
     }
 
-    /// Bytes of memory the rows take, for whoever bounds the size of a checkpoint.
-    pub fn bytes(&self) -> usize {
-        self.bytes.len() + self.spans.len() * size_of::<Span>()
-    }
-
-    /// Removes all rows and keeps the memory for the next ones.
-    pub fn clear(&mut self) {
-        self.bytes.clear();
-        self.spans.clear();
-        self.unordered = false;
-    }
-
     /// What both stores demand of the rows they are given.
     pub(super) fn check_sorted(&self) -> Result<(), ColdError> {
         if self.is_sorted() { Ok(()) } else { Err(ColdError::Refused("rows that are not sorted".into())) }
@@ -205,8 +193,6 @@ mod tests {
                 rows.push(key.as_bytes(), None).unwrap();
             }
             assert_eq!(rows.is_sorted(), sorted, "{keys:?}");
-            rows.clear();
-            assert!(rows.is_sorted() && rows.is_empty() && rows.bytes() == 0);
         }
     }
 
