@@ -179,8 +179,8 @@ impl Engine {
         for (slice, mut places) in by_slice(&ids, self.id_window_ms) {
             for (part, places) in places.chunks_mut(IDS_PER_RUN_MAX).enumerate() {
                 between();
-                // Every id took a sequence of its own, so the last cut is further back than there are parts.
-                let run = Run::of(cut.sequence - part as u64, places.len());
+                // Every id took some bytes of the log, so the last cut is further back than there are parts.
+                let run = Run::of(cut.offset - part as u64, places.len());
                 self.cold.write(&slice.space(), &run_rows(partition, run, &ids, places)?)?;
                 runs.push((slice, run));
             }
@@ -290,12 +290,13 @@ fn by_slice(ids: &Recent, window_ms: u64) -> BTreeMap<Slice, Vec<ByBucket>> {
     for (place, stored) in ids.iter() {
         let first_bits = (stored.identity() >> 96) as u64;
         let slice = Slice::of(stored.at_ms(), window_ms);
-        slices.entry(slice).or_default().push(first_bits << 32 | u64::from(place));
+        let places = slices.entry(slice).or_insert_with(|| Vec::with_capacity(ids.len()));
+        places.push(first_bits << 32 | u64::from(place));
     }
     slices
 }
 
-/// The rows of a run: its tags, and its ids in buckets.
+/// The rows of a run, in order: its ids in buckets, and its tags.
 fn run_rows(partition: u16, run: Run, ids: &Recent, places: &mut [ByBucket]) -> Result<Rows, ColdError> {
     // Buckets are the first bits of the identity, so this is the order of buckets too, and within one of time.
     places.sort_unstable();
@@ -313,13 +314,13 @@ fn run_rows(partition: u16, run: Run, ids: &Recent, places: &mut [ByBucket]) -> 
             value.extend_from_slice(stored.0);
             tags.push(tag(stored.identity()));
         }
-        rows.push(&rows::bucket_key(partition, run.sequence, run.bucket_of(bucket[0])), Some(&value))?;
+        rows.push(&rows::bucket_key(partition, run.offset, run.bucket_of(bucket[0])), Some(&value))?;
     }
     // In the order in which they lie in memory: taking them over again at the next start is one walk.
     tags.sort_unstable();
-    let mut description = vec![run.bucket_bits as u8];
+    let mut description = Vec::with_capacity(1 + tags.len() * 4);
+    description.push(run.bucket_bits as u8);
     tags.iter().for_each(|tag| description.extend_from_slice(&tag.to_le_bytes()));
-    rows.push(&rows::run_key(partition, run.sequence), Some(&description))?;
-    rows.sort();
+    rows.push(&rows::run_key(partition, run.offset), Some(&description))?;
     Ok(rows)
 }

@@ -354,7 +354,7 @@ impl Counters for Engine {
                 policies.len()
             )));
         }
-        home.begin(now_ms, appender.segment());
+        home.begin(now_ms);
         home.sequence += 1;
         entry::put_policy(&mut home.effects, pattern, policy.as_ref());
         let mut record = Vec::with_capacity(room);

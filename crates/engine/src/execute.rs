@@ -153,13 +153,7 @@ impl Engine {
         {
             return Ok(Attempt::Missing(missing));
         }
-        let segment = appender.as_ref().map(Appender::segment);
-        for held in guards.iter_mut().flatten() {
-            match segment {
-                Some(segment) => held.begin(now_ms, segment),
-                None => held.time_ms = held.time_ms.max(now_ms),
-            }
-        }
+        guards.iter_mut().flatten().for_each(|held| held.begin(now_ms));
         let policies = self.policies.read();
         let mut run = Run {
             guards: &mut guards,

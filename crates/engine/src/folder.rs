@@ -21,7 +21,7 @@ use crate::options::OpenError;
 
 const MAGIC: &[u8; 8] = b"QUIPUDAT";
 /// The newest folder format this build reads and writes.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 const META_BYTES: usize = 8 + 4 + 4 + 2 + 2 + 4 + 16 + 16 + 4;
 
 /// What a folder says about itself.
@@ -171,7 +171,7 @@ mod tests {
             assert!(decode(&bytes[..position]).is_err(), "cut at {position}");
         }
         let mut newer = bytes;
-        newer[8] = 2;
+        newer[8] += 1;
         assert!(matches!(decode(&newer), Err(Problem::Version(_))));
     }
 }

@@ -66,8 +66,8 @@ pub struct Partition {
     evictions: Box<[u32; EVICTION_GROUPS]>,
     /// Which of the two dirty flags is the current one.
     odd: bool,
-    /// The log segment of the last batch, and the epoch that stands for it in records.
-    segment: u64,
+    /// Marks records that the log knows by their numbers. The next one begins with every cut: replay starts at a cut, and
+    /// needs every definition after it.
     log_epoch: u8,
     hash_seed: u64,
     /// Next chunk the eviction looks at.
@@ -122,8 +122,7 @@ impl Partition {
             cut: CutPhase::None,
             evictions: Box::new([0; EVICTION_GROUPS]),
             odd: false,
-            segment: u64::MAX,
-            log_epoch: 0,
+            log_epoch: 1,
             hash_seed,
             hand: 0,
         }
@@ -134,17 +133,9 @@ impl Partition {
         hash(key, self.hash_seed)
     }
 
-    /// Starts a batch that may write: time moves on, and ids of another log segment mean nothing any more.
-    pub fn begin(&mut self, now_ms: u64, segment: u64) {
+    /// Starts a batch: time moves on.
+    pub fn begin(&mut self, now_ms: u64) {
         self.time_ms = self.time_ms.max(now_ms);
-        if segment != self.segment {
-            // At a new round of epochs old marks would look fresh.
-            if self.segment == u64::MAX || segment / EPOCHS != self.segment / EPOCHS {
-                self.table.reset_epochs();
-            }
-            self.segment = segment;
-            self.log_epoch = (segment % EPOCHS) as u8 + 1;
-        }
     }
 
     /// Carries out a change of one counter. `found` is its record, `before` the cell in it.
@@ -347,6 +338,11 @@ impl Partition {
         self.odd = !self.odd;
         self.cut_sequence = self.sequence;
         self.cut = CutPhase::Collecting(Vec::new());
+        self.log_epoch = self.log_epoch % EPOCHS + 1;
+        if self.log_epoch == 1 {
+            // At a new round of epochs old marks would look fresh.
+            self.table.reset_epochs();
+        }
     }
 
     /// Visits the cells of a chunk that belong to the cut and are not yet collected.

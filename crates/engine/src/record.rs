@@ -77,7 +77,7 @@ impl Flags {
 const EPOCH_SHIFT: u32 = 17;
 const EPOCH_MASK: u32 = 0x7f << EPOCH_SHIFT;
 /// Log epochs are 1 to this; 0 is none.
-pub const EPOCHS: u64 = 127;
+pub const EPOCHS: u8 = 127;
 const VERSION_SHIFT: u32 = 24;
 const VERSION_MASK: u32 = 0xff << VERSION_SHIFT;
 const LENGTH_MASK: u32 = 0x1ff;

@@ -40,7 +40,7 @@ pub fn recover(
     options: &Options,
     hash_seed: u64,
 ) -> Result<Recovered, OpenError> {
-    let mut replay = Replay::new(usize::from(folder.meta.partitions), hash_seed, options);
+    let mut replay = Replay::new(usize::from(folder.meta.partitions), hash_seed);
     if folder.is_new && !cold.spaces()?.is_empty() {
         return Err(folder.missing("quipu.meta"));
     }
@@ -93,18 +93,16 @@ struct Replay {
     cuts: Vec<Cut>,
     /// Effects on cells that wait to be carried out together.
     queue: Queue,
-    budget_bytes: usize,
 }
 
 impl Replay {
-    fn new(count: usize, hash_seed: u64, options: &Options) -> Replay {
+    fn new(count: usize, hash_seed: u64) -> Replay {
         let never = Cut { sequence: 0, time_ms: 0, offset: 0, count: 0, ledger: 0 };
         Replay {
             partitions: (0..count).map(|index| Partition::new(index as u16, hash_seed)).collect(),
             policies: Policies::default(),
             cuts: vec![never; count],
             queue: Queue::new(count),
-            budget_bytes: options.memory_bytes as usize / count,
         }
     }
 
@@ -168,23 +166,28 @@ impl Replay {
 
     /// Reads the tags of a slice's ids, not the ids.
     fn load_tags(&mut self, cold: &dyn ColdStore, space: &str, slice: Slice) -> Result<(), ColdError> {
-        for partition in &mut self.partitions {
-            let (from, to) = rows::run_range(partition.index);
-            let mut damage = Ok(());
-            cold.scan(space, Bound::Included(&from), Bound::Excluded(&to), &mut |row, value| {
-                match (rows::parse_run_key(row), value.split_first()) {
-                    (Some(sequence), Some((bits, tags))) if u32::from(*bits) <= BUCKET_BITS_MAX => {
-                        let run = Run { sequence, bucket_bits: u32::from(*bits) };
-                        let (tags, _) = tags.as_chunks::<4>();
-                        partition.ids.add_run(slice, run, tags.iter().map(|tag| u32::from_le_bytes(*tag)));
-                    }
-                    _ => damage = Err(ColdError::Damaged(format!("a run of request ids in space {space}"))),
-                }
-                ControlFlow::Continue(())
+        let mut from = Vec::new();
+        loop {
+            let mut first_row = None;
+            cold.scan(space, Bound::Included(&from), Bound::Unbounded, &mut |row, _| {
+                first_row = Some(row.to_vec());
+                ControlFlow::Break(())
             })?;
-            damage?;
+            let Some(first_row) = first_row else { return Ok(()) };
+            let damaged = || ColdError::Damaged(format!("a run of request ids in space {space}"));
+            let (index, offset) = rows::parse_run(&first_row).ok_or_else(damaged)?;
+            let partition = self.partitions.get_mut(usize::from(index)).ok_or_else(damaged)?;
+            let described = cold.get(space, &rows::run_key(index, offset))?.ok_or_else(damaged)?;
+            match described.split_first() {
+                Some((bits, tags)) if u32::from(*bits) <= BUCKET_BITS_MAX => {
+                    let run = Run { offset, bucket_bits: u32::from(*bits) };
+                    let (tags, _) = tags.as_chunks::<4>();
+                    partition.ids.add_run(slice, run, tags.iter().map(|tag| u32::from_le_bytes(*tag)));
+                }
+                _ => return Err(damaged()),
+            }
+            from = rows::after_run(index, offset);
         }
-        Ok(())
     }
 
     fn apply_queued(&mut self) -> Result<(), LogError> {
@@ -193,14 +196,7 @@ impl Replay {
 
     fn visit(&mut self, visit: Visit<'_>) -> Result<(), LogError> {
         match visit {
-            Visit::Segment { .. } => {
-                self.apply_queued()?;
-                self.queue.forget_all();
-                for partition in &mut self.partitions {
-                    partition.make_room(self.budget_bytes);
-                }
-                Ok(())
-            }
+            Visit::Segment { .. } => Ok(()),
             Visit::Record { start, payload, .. } => {
                 let malformed = |error: Malformed| LogError::Record(format!("offset {start}: {error}"));
                 for section in sections(payload) {
@@ -214,12 +210,13 @@ impl Replay {
     fn section(&mut self, section: &Section<'_>) -> Result<(), Malformed> {
         let index = usize::from(section.partition);
         let partition = self.partitions.get_mut(index).ok_or(Malformed("partition number"))?;
-        let is_new = section.sequence > self.cuts[index].sequence;
-        if is_new {
-            partition.sequence = section.sequence;
-            partition.time_ms = partition.time_ms.max(section.time_ms);
+        if section.sequence <= self.cuts[index].sequence {
+            // In the checkpoint as a whole. What follows defines anew whatever it names.
+            return Ok(());
         }
-        let at = At { partition: section.partition, time_ms: section.time_ms, is_new };
+        partition.sequence = section.sequence;
+        partition.time_ms = partition.time_ms.max(section.time_ms);
+        let at = At { partition: section.partition, time_ms: section.time_ms };
         for effect in section.effects() {
             match effect? {
                 Effect::Define { id, key, cell } => self.queue.define(at, id, key, cell),
@@ -232,34 +229,23 @@ impl Replay {
                 Effect::Clear => {
                     self.queue.apply(&mut self.partitions)?;
                     self.queue.forget(index);
-                    clear(&mut self.partitions[index], section.sequence, is_new);
+                    let partition = &mut self.partitions[index];
+                    partition.clear();
+                    partition.effects.clear();
+                    partition.sequence = section.sequence;
                 }
-                Effect::Remember(remembered) if is_new => self.partitions[index].ids.remember(remembered),
-                Effect::Session { producer, session } if is_new => {
+                Effect::Remember(remembered) => self.partitions[index].ids.remember(remembered),
+                Effect::Session { producer, session } => {
                     self.partitions[index].sessions.insert(producer.into(), (session, true));
                 }
-                Effect::Policy { pattern, policy } if is_new => {
+                Effect::Policy { pattern, policy } => {
                     self.policies.set(pattern, policy);
                 }
-                Effect::Remember(_) | Effect::Session { .. } | Effect::Policy { .. } => {}
             }
             if self.queue.is_full() {
                 self.queue.apply(&mut self.partitions)?;
             }
         }
         Ok(())
-    }
-}
-
-fn clear(partition: &mut Partition, sequence: u64, is_new: bool) {
-    let (count, ledger) = (partition.count, partition.ledger);
-    partition.clear_cells();
-    if is_new {
-        partition.clear();
-        partition.effects.clear();
-        partition.sequence = sequence;
-    } else {
-        // The checkpoint's totals already know.
-        (partition.count, partition.ledger) = (count, ledger);
     }
 }

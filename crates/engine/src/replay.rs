@@ -25,8 +25,6 @@ pub struct At {
     pub partition: u16,
     /// Entry time.
     pub time_ms: u64,
-    /// Whether it comes after the partition's checkpoint.
-    pub is_new: bool,
 }
 
 /// What happens to a cell that is known by an id.
@@ -63,7 +61,7 @@ enum What {
 pub struct Queue {
     waiting: Vec<Queued>,
     keys: Vec<u8>,
-    /// Record numbers by id, by partition, for the current segment.
+    /// Record numbers by id, by partition.
     ids: Vec<Ids>,
 }
 
@@ -98,11 +96,6 @@ impl Queue {
     /// The ids of a partition mean nothing any more. Nothing may be waiting.
     pub fn forget(&mut self, partition: usize) {
         self.ids[partition] = Ids::default();
-    }
-
-    /// No id means anything any more. Nothing may be waiting.
-    pub fn forget_all(&mut self) {
-        self.ids.iter_mut().for_each(|ids| *ids = Ids::default());
     }
 
     /// Carries out what waits.
@@ -173,24 +166,16 @@ fn carry_out(
         Step::AddUnder(delta, _) => Some(added(before, delta, 1, at)?),
     };
     let hash = partition.hash(partition.table.key(number));
-    if at.is_new {
-        if let (Step::AddUnder(delta, identity), Some(before), Some(after)) = (step, before, after) {
-            partition.ids.remember(Remembered {
-                identity,
-                fingerprint: fingerprint(&Action::Add(Add::plain(delta))),
-                at_ms: at.time_ms,
-                outcome: Outcome::of_addition(&before, &after),
-            });
-        }
-        partition.mark_dirty(number, before);
-        partition.account(hash, before, after);
-    } else if let Some(cell) = after {
-        partition.expiries.changed(
-            hash,
-            before.map_or(NEVER, |before| before.expires_at_ms),
-            cell.expires_at_ms,
-        );
+    if let (Step::AddUnder(delta, identity), Some(before), Some(after)) = (step, before, after) {
+        partition.ids.remember(Remembered {
+            identity,
+            fingerprint: fingerprint(&Action::Add(Add::plain(delta))),
+            at_ms: at.time_ms,
+            outcome: Outcome::of_addition(&before, &after),
+        });
     }
+    partition.mark_dirty(number, before);
+    partition.account(hash, before, after);
     Ok(partition.table.set_cell(hash, number, after))
 }
 

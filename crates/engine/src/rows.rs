@@ -8,8 +8,8 @@
 //!   'P'                             -> count:v (pattern policy)*      in partition 0
 //!   'S' producer                    -> session
 //! space ids-<start ms 13>-<end ms 13>       request ids of one slice of time, a run per checkpoint
-//!   partition:2be 0x00 sequence:8be           -> bucket bits:1, then tags, 4 bytes each, little-endian
-//!   partition:2be 0x01 sequence:8be bucket:4be -> remembered*
+//!   offset:8be partition:2be 0x00 bucket:4be -> remembered*
+//!   offset:8be partition:2be 0x01            -> bucket bits:1, then tags, 4 bytes each, little-endian
 //! cut := format:1 sequence:v time_ms:v offset:v count:v ledger:16
 //! ```
 //!
@@ -123,33 +123,37 @@ pub fn session_key(producer: &[u8]) -> Vec<u8> {
     [SESSION_PREFIX, producer].concat()
 }
 
-/// The row that describes a run of request ids.
-pub fn run_key(partition: u16, sequence: u64) -> Vec<u8> {
-    let mut row = partition.to_be_bytes().to_vec();
-    row.push(0);
-    row.extend_from_slice(&sequence.to_be_bytes());
+/// What all rows of a run of request ids begin with. Offsets ascend, so the rows of a run come after those of all earlier
+/// ones, and the cold store has nothing to merge.
+fn run_prefix(partition: u16, offset: u64, kind: u8) -> Vec<u8> {
+    let mut row = offset.to_be_bytes().to_vec();
+    row.extend_from_slice(&partition.to_be_bytes());
+    row.push(kind);
     row
 }
 
 /// The row of one bucket of a run.
-pub fn bucket_key(partition: u16, sequence: u64, bucket: u32) -> Vec<u8> {
-    let mut row = partition.to_be_bytes().to_vec();
-    row.push(1);
-    row.extend_from_slice(&sequence.to_be_bytes());
+pub fn bucket_key(partition: u16, offset: u64, bucket: u32) -> Vec<u8> {
+    let mut row = run_prefix(partition, offset, 0);
     row.extend_from_slice(&bucket.to_be_bytes());
     row
 }
 
-/// Where the descriptions of a partition's runs begin and end.
-pub fn run_range(partition: u16) -> (Vec<u8>, Vec<u8>) {
-    let [high, low] = partition.to_be_bytes();
-    (vec![high, low, 0], vec![high, low, 1])
+/// The row that describes a run: behind its buckets, because it is known when they are written.
+pub fn run_key(partition: u16, offset: u64) -> Vec<u8> {
+    run_prefix(partition, offset, 1)
 }
 
-/// The sequence of a run.
-pub fn parse_run_key(row: &[u8]) -> Option<u64> {
-    let sequence: [u8; 8] = row.get(3..)?.try_into().ok()?;
-    Some(u64::from_be_bytes(sequence))
+/// Where the rows behind a run begin.
+pub fn after_run(partition: u16, offset: u64) -> Vec<u8> {
+    run_prefix(partition, offset, 2)
+}
+
+/// The partition and the offset of the run that a row belongs to.
+pub fn parse_run(row: &[u8]) -> Option<(u16, u64)> {
+    let (offset, rest) = row.split_first_chunk::<8>()?;
+    let partition = rest.first_chunk::<2>()?;
+    Some((u16::from_be_bytes(*partition), u64::from_be_bytes(*offset)))
 }
 
 /// All policies in one row.

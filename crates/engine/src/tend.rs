@@ -142,7 +142,7 @@ impl Engine {
         if let Some(reason) = self.failed() {
             return Err(reason);
         }
-        held.begin(now_ms, appender.segment());
+        held.begin(now_ms);
         let time_ms = held.time_ms;
         let (mut removed, mut looked_at) = (0, 0);
         while looked_at < self.expiries_per_round

@@ -6,8 +6,8 @@
 //! ```text
 //! record   := section*                      one per partition that changed; one without effects moves the sequence on
 //! section  := partition:v  time_ms:v  sequence:v  length:v  effect*   (length counts the effects' bytes)
-//! effect   := 0x01 id:v key            define: in this segment, id is this key, which does not exist
-//!           | 0x02 id:v key cell       define: in this segment, id is this key, which is this cell
+//! effect   := 0x01 id:v key            define: from here on id is this key, which does not exist
+//!           | 0x02 id:v key cell       define: from here on id is this key, which is this cell
 //!           | 0x03 id:v                add 1
 //!           | 0x04 id:v delta:z        add: value + delta, version + 1, updated at the section's time
 //!           | 0x05 id:v cell           put: the cell is now this
@@ -32,8 +32,8 @@
 //! v = unsigned LEB128, z = zigzag LEB128; fixed numbers little-endian
 //! ```
 //!
-//! `sequence` is the partition's after the section. Ids are local to one log segment and one partition. They are
-//! not request ids but record numbers of the process that wrote them, defined again when a record has moved.
+//! `sequence` is the partition's after the section. Ids are local to one partition. They are not request ids but
+//! record numbers of the process that wrote them, defined again after every checkpoint and when a record has moved.
 
 use quipu_counting::{Cell, Identity, KEY_BYTES_MAX, NEVER, Outcome, Policy, Refusal, Remembered, Session};
 
@@ -57,7 +57,7 @@ pub struct Section<'a> {
 /// One effect of a batch on a partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect<'a> {
-    /// From here on, within the segment, `id` stands for `key`, whose state is `cell`.
+    /// From here on `id` stands for `key`, whose state is `cell`.
     Define {
         /// The id.
         id: u32,

@@ -137,7 +137,7 @@ fn faults(data: &Path) -> Vec<(&'static str, Fault, Vec<String>)> {
     let version = "version of quipu that wrote it";
     vec![
         ("meta: a byte", Fault::Flip(meta.clone(), 30), words(&["quipu.meta", "checksum", backup])),
-        ("meta: newer", newer(&meta, 8, None), words(&["format 2", "reads 1", version])),
+        ("meta: newer", newer(&meta, 8, None), words(&["format 3", "reads 2", version])),
         ("meta: missing", Fault::Remove(vec![meta]), words(&["quipu.meta is missing", backup])),
         ("log: a byte", Fault::Flip(segment.clone(), middle), words(&[&name(&segment), "byte ", backup])),
         ("log: a byte of the header", Fault::Flip(segment.clone(), 20), words(&[&name(&segment), backup])),
