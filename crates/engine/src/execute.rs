@@ -162,7 +162,7 @@ impl Engine {
             policies: &policies,
             engine: self,
             fingerprinted: None,
-            look_ahead,
+            look_ahead: LookAhead::default(),
             last: None,
         };
         run.all(batch);
