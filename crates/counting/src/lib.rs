@@ -15,6 +15,7 @@
 //! | `identity` | request ids: who is the same request as before |
 //! | `session` | producer sessions: sequences and epochs |
 //! | `policy` | limits by key pattern |
+//! | `placement` | which nodes hold which partition |
 //! | `slot` | keys to slots to partitions |
 //! | `listing` | which counters a list shows, and in which order |
 //! | `service` | the seam: what every deployment offers to every front |
@@ -24,6 +25,7 @@ pub mod batch;
 pub mod cell;
 pub mod identity;
 pub mod listing;
+pub mod placement;
 pub mod policy;
 pub mod refusal;
 pub mod rules;

@@ -9,6 +9,7 @@ use quipu_wire::entry::Reader;
 
 use crate::engine::Engine;
 use crate::options::{OpenError, Options};
+use crate::recover::Records;
 use crate::rows;
 
 /// What a check found.
@@ -44,7 +45,7 @@ pub fn check(path: impl AsRef<Path>, tell: OnProgress<'_>) -> Result<CheckReport
             path.display()
         )));
     }
-    let engine = Engine::open_still(path, Options::default())?;
+    let engine = Engine::open_still(path, Options::default(), Records::Effects)?;
     Ok(engine.verify_watched(tell)?)
 }
 

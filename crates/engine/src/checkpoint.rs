@@ -26,6 +26,7 @@ const IDS_PER_RUN_MAX: usize = 1 << 20;
 /// What is taken down at the moment of the cut.
 struct Begun {
     cut: Cut,
+    mark: Vec<u8>,
     generation: u32,
     /// Request ids remembered since the last cut.
     ids: Arc<Recent>,
@@ -68,7 +69,17 @@ impl Engine {
         between: &mut dyn FnMut(),
     ) -> Result<(), ColdError> {
         self.check_not_failed()?;
-        let Begun { cut, generation, ids, producers, due_rows, rows } = self.begin_cut(partition)?;
+        let offset = match (&self.replication, self.replication()) {
+            (None, _) => None,
+            // Asked before the cut is made: what is behind an earlier mark is behind this one too.
+            (Some(_), Some(replication)) => {
+                let needed = replication.needed_from(partition, &self.mark(partition));
+                Some(needed.map_err(|error| ColdError::Refused(error.to_string()))?)
+            }
+            (Some(_), None) => return Err(ColdError::Refused("nobody orders this partition yet".into())),
+        };
+        let Begun { cut, mark, generation, ids, producers, due_rows, rows } =
+            self.begin_cut(partition, offset)?;
         let written = self.collect(partition, rows, between).and_then(|rows| match rows {
             Some(rows) => self.write_cut(partition, generation, &cut, ids, rows, between).map(Some),
             None => Ok(None),
@@ -79,7 +90,11 @@ impl Engine {
         if runs.is_some() {
             self.drop_earlier_lives(partition, generation)?;
             cuts[usize::from(partition)] = cut.offset;
-            let oldest = cuts.iter().copied().min().unwrap_or(0);
+            if let Some(replication) = self.replication() {
+                self.partitions[usize::from(partition)].lock().durable_mark.clone_from(&mark);
+                replication.checkpointed(partition, &mark);
+            }
+            let oldest = self.needed_from(cuts);
             self.oldest_cut.store(oldest, Ordering::Release);
             self.log.free_below(oldest).map_err(|error| ColdError::Refused(error.to_string()))?;
         } else {
@@ -91,21 +106,24 @@ impl Engine {
         written.map(|_| ())
     }
 
-    fn begin_cut(&self, partition: u16) -> Result<Begun, ColdError> {
+    fn begin_cut(&self, partition: u16, offset: Option<u64>) -> Result<Begun, ColdError> {
         let mut held = self.partitions[usize::from(partition)].lock();
         let cut = Cut {
             sequence: held.sequence,
             time_ms: held.time_ms,
             // Every record of this partition so far ends at or before this.
-            offset: self.log.end(),
+            offset: offset.unwrap_or_else(|| self.log.end()),
             count: held.count,
             ledger: held.ledger,
         };
         let counters = held.table.len().min(ROWS_AT_FIRST_MAX);
         let mut rows = Rows::with_capacity(counters, counters * ROW_BYTES);
         rows.push(rows::CUT_KEY, Some(&cut.encode()))?;
-        if partition == 0 {
-            rows.push(rows::POLICIES_KEY, Some(&rows::encode_policies(&self.policies.read())))?;
+        if partition == 0 || self.replication.is_some() {
+            rows.push(rows::POLICIES_KEY, Some(&rows::encode_policies(&held.policies)))?;
+        }
+        if self.replication.is_some() {
+            rows.push(rows::MARK_KEY, Some(&held.mark))?;
         }
         let mut producers = Vec::new();
         for (producer, (session, dirty)) in &mut held.sessions {
@@ -121,7 +139,16 @@ impl Engine {
             rows.push(row, None)?;
         }
         held.begin_cut();
-        Ok(Begun { cut, generation: held.generation, ids: held.ids.begin_cut(), producers, due_rows, rows })
+        let mark = held.mark.clone();
+        Ok(Begun {
+            cut,
+            mark,
+            generation: held.generation,
+            ids: held.ids.begin_cut(),
+            producers,
+            due_rows,
+            rows,
+        })
     }
 
     /// The cells of the cut; `None` when all counters were deleted meanwhile.
@@ -179,8 +206,9 @@ impl Engine {
         for (slice, mut places) in by_slice(&ids, self.id_window_ms) {
             for (part, places) in places.chunks_mut(IDS_PER_RUN_MAX).enumerate() {
                 between();
-                // Every id took some bytes of the log, so the last cut is further back than there are parts.
-                let run = Run::of(cut.offset - part as u64, places.len());
+                // Every id took a sequence and some bytes of the log, so the last cut is further back than there are parts.
+                let number = if self.replication.is_some() { cut.sequence } else { cut.offset };
+                let run = Run::of(number - part as u64, places.len());
                 self.cold.write(&slice.space(), &run_rows(partition, run, &ids, places)?)?;
                 runs.push((slice, run));
             }
@@ -239,7 +267,7 @@ impl Engine {
         self.failed().map_or(Ok(()), |reason| Err(ColdError::Refused(reason)))
     }
 
-    fn drop_earlier_lives(&self, partition: u16, generation: u32) -> Result<(), ColdError> {
+    pub(crate) fn drop_earlier_lives(&self, partition: u16, generation: u32) -> Result<(), ColdError> {
         for space in self.cold.spaces()? {
             if rows::parse_partition_space(&space)
                 .is_some_and(|(of, life)| of == partition && life < generation)
@@ -314,13 +342,13 @@ fn run_rows(partition: u16, run: Run, ids: &Recent, places: &mut [ByBucket]) -> 
             value.extend_from_slice(stored.0);
             tags.push(tag(stored.identity()));
         }
-        rows.push(&rows::bucket_key(partition, run.offset, run.bucket_of(bucket[0])), Some(&value))?;
+        rows.push(&rows::bucket_key(partition, run.number, run.bucket_of(bucket[0])), Some(&value))?;
     }
     // In the order in which they lie in memory: taking them over again at the next start is one walk.
     tags.sort_unstable();
     let mut description = Vec::with_capacity(1 + tags.len() * 4);
     description.push(run.bucket_bits as u8);
     tags.iter().for_each(|tag| description.extend_from_slice(&tag.to_le_bytes()));
-    rows.push(&rows::run_key(partition, run.offset), Some(&description))?;
+    rows.push(&rows::run_key(partition, run.number), Some(&description))?;
     Ok(rows)
 }

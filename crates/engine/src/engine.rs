@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use quipu_counting::service::{Finished, ScanPage};
 use quipu_counting::slot::PARTITIONS_MAX;
 use quipu_counting::{
@@ -18,13 +18,15 @@ use quipu_store::cold::{ColdError, ColdOptions, ColdStore, LsmStore};
 use quipu_store::{Disk, Durability, Log, LogError, RealDisk, spawn_syncer};
 use quipu_wire::entry;
 
-use crate::execute::{Attempt, Progress, unavailable};
+use crate::execute::{Attempt, Progress, Scope, unavailable};
 use crate::fetch::Fetched;
 use crate::folder::{Folder, Meta};
 use crate::keeper::Keeper;
 use crate::options::{Clock, ID_WINDOW_MS_MIN, OpenError, Options, memory_bytes_min};
 use crate::partition::Partition;
 use crate::pool::Pool;
+use crate::recover::{Records, recover};
+use crate::replicated::Replication;
 use crate::scan::Scans;
 use crate::tend::{Chores, expiries_per_round};
 
@@ -33,7 +35,6 @@ pub struct Engine {
     pub(crate) partitions: Vec<Mutex<Partition>>,
     pub(crate) log: Arc<Log>,
     pub(crate) cold: Arc<dyn ColdStore>,
-    pub(crate) policies: RwLock<Policies>,
     /// End in the log of the last change of a policy.
     pub(crate) policies_offset: AtomicU64,
     pub(crate) durability: Durability,
@@ -49,6 +50,10 @@ pub struct Engine {
     pub(crate) cuts: Mutex<Vec<u64>>,
     /// The smallest of those: what lies before it in the log is not needed.
     pub(crate) oldest_cut: AtomicU64,
+    /// Who orders the changes, where that is not this engine.
+    pub(crate) replication: Option<OnceLock<Arc<dyn Replication>>>,
+    /// From where on they need the log for their own state.
+    pub(crate) meta_needed_from: AtomicU64,
     pub(crate) chores: Mutex<Chores>,
     pub(crate) scans: Mutex<Scans>,
     pub(crate) counts: Counts,
@@ -62,7 +67,7 @@ pub struct Engine {
     keeper: OnceLock<Keeper>,
     syncer: Mutex<Option<quipu_store::Syncer>>,
     /// Keeps other processes out.
-    _folder: Folder,
+    pub(crate) folder: Folder,
 }
 
 /// The most memory a partition may use; with half as much again it still fits the 16 GiB of its arena.
@@ -112,7 +117,7 @@ impl Engine {
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Arc<Engine>, OpenError> {
         let clock = Arc::clone(&options.clock);
         let given = options.memory_bytes;
-        let engine = Engine::open_still(path.as_ref(), options)?;
+        let engine = Engine::open_still(path.as_ref(), options, Records::Effects)?;
         let least = memory_bytes_min(engine.partitions.len() as u16);
         if given < least {
             let what = format!("memory is {given} bytes; this data folder needs at least {}MiB", least >> 20);
@@ -123,7 +128,11 @@ impl Engine {
     }
 
     /// Opens the data folder and does nothing by itself: no expiry, no checkpoints, no forgetting. For looking.
-    pub(crate) fn open_still(path: &Path, options: Options) -> Result<Arc<Engine>, OpenError> {
+    pub(crate) fn open_still(
+        path: &Path,
+        options: Options,
+        records: Records<'_>,
+    ) -> Result<Arc<Engine>, OpenError> {
         let disk: Arc<dyn Disk> = Arc::new(RealDisk);
         let cache_bytes = (options.memory_bytes / 32).clamp(8 << 20, 64 << 20);
         let cold_options = ColdOptions { cache_bytes, open_tables_max: options.open_tables_max };
@@ -134,7 +143,7 @@ impl Engine {
             }
             Ok(Arc::new(LsmStore::open(path, cold_options)?))
         };
-        Engine::open_with(disk, path, open_cold, options)
+        Engine::open_with(disk, path, open_cold, options, records)
     }
 
     /// Opens on a given disk and cold store, without threads: nothing happens but what is called.
@@ -145,7 +154,7 @@ impl Engine {
         path: &Path,
         options: Options,
     ) -> Result<Arc<Engine>, OpenError> {
-        Engine::open_with(disk, path, |_| Ok(cold), options)
+        Engine::open_with(disk, path, |_| Ok(cold), options, Records::Effects)
     }
 
     fn open_with(
@@ -153,6 +162,7 @@ impl Engine {
         path: &Path,
         open_cold: impl FnOnce(&Folder) -> Result<Arc<dyn ColdStore>, OpenError>,
         options: Options,
+        records: Records<'_>,
     ) -> Result<Arc<Engine>, OpenError> {
         check_options(&options)?;
         let entropy = match options.entropy {
@@ -170,7 +180,8 @@ impl Engine {
         let hash_seed = u64::from_le_bytes(array(seed));
         let folder = Folder::open(&*disk, path, fresh)?;
         let cold = open_cold(&folder)?;
-        let recovered = crate::recover::recover(Arc::clone(&disk), &folder, &*cold, &options, hash_seed)?;
+        let is_replicated = matches!(records, Records::Entries(_));
+        let recovered = recover(Arc::clone(&disk), &folder, &*cold, &options, hash_seed, records)?;
         folder.establish(&*disk)?;
         let partition_budget_bytes =
             (options.memory_bytes as usize / usize::from(folder.meta.partitions)).min(PARTITION_BYTES_MAX);
@@ -178,7 +189,6 @@ impl Engine {
             partitions: recovered.partitions.into_iter().map(Mutex::new).collect(),
             log: Arc::new(recovered.log),
             cold,
-            policies: RwLock::new(recovered.policies),
             policies_offset: AtomicU64::new(0),
             durability: options.durability,
             id_window_ms: options.id_window_ms,
@@ -187,7 +197,9 @@ impl Engine {
             partition_budget_bytes,
             log_tail_bytes: options.log_tail_bytes,
             expiries_per_round: expiries_per_round(options.log.segment_bytes),
-            oldest_cut: AtomicU64::new(recovered.cuts.iter().copied().min().unwrap_or(0)),
+            oldest_cut: AtomicU64::new(recovered.from),
+            replication: is_replicated.then(OnceLock::new),
+            meta_needed_from: AtomicU64::new(recovered.meta_from),
             chores: Mutex::new(Chores::new(usize::from(folder.meta.partitions))),
             cuts: Mutex::new(recovered.cuts),
             scans: Mutex::default(),
@@ -198,11 +210,11 @@ impl Engine {
             pool: OnceLock::new(),
             keeper: OnceLock::new(),
             syncer: Mutex::new(None),
-            _folder: folder,
+            folder,
         }))
     }
 
-    fn start_threads(self: &Arc<Engine>, clock: &Clock) -> Result<(), OpenError> {
+    pub(crate) fn start_threads(self: &Arc<Engine>, clock: &Clock) -> Result<(), OpenError> {
         let spawn = |source| OpenError::io(Path::new("a thread"), source);
         *self.syncer.lock() = Some(spawn_syncer(&self.log, self.durability)?);
         let pool = Pool::start(Arc::downgrade(self), self.pending_requests_max, self.pending_wait_max);
@@ -290,7 +302,7 @@ impl Drop for Engine {
 
 impl Counters for Engine {
     fn execute(&self, batch: &mut Batch, now_ms: u64) -> Result<Execution, Unavailable> {
-        match self.attempt(batch, now_ms, &Fetched::default(), true)? {
+        match self.attempt(batch, now_ms, &Fetched::default(), true, Scope::Node)? {
             Attempt::Done(offset) => Ok(Execution::Done { offset }),
             Attempt::Missing(_) | Attempt::Crowded(_) => Ok(Execution::Pending),
         }
@@ -334,7 +346,7 @@ impl Counters for Engine {
     }
 
     fn policies(&self) -> Result<Policies, Unavailable> {
-        let policies = self.policies.read().clone();
+        let policies = Policies::clone(&self.partitions[0].lock().policies);
         self.settle(self.policies_offset.load(Ordering::Acquire))?;
         Ok(policies)
     }
@@ -342,11 +354,12 @@ impl Counters for Engine {
     fn set_policy(&self, pattern: &[u8], policy: Option<Policy>, now_ms: u64) -> Result<bool, Unavailable> {
         let room = 1024 + pattern.len();
         let appender = self.log.appender(room).map_err(unavailable)?;
-        let mut home = self.partitions[0].lock();
-        let mut policies = self.policies.write();
+        // All of them, so that no batch is decided half by the old and half by the new.
+        let mut all: Vec<_> = self.partitions.iter().map(Mutex::lock).collect();
         if let Some(reason) = self.failed() {
             return Err(Unavailable::Failed(reason));
         }
+        let mut policies = Policies::clone(&all[0].policies);
         let is_new = policy.is_some() && policies.get(pattern).is_none();
         if is_new && policies.len() >= quipu_counting::policy::POLICIES_MAX {
             return Err(Unavailable::Unsupported(format!(
@@ -354,6 +367,7 @@ impl Counters for Engine {
                 policies.len()
             )));
         }
+        let home = &mut all[0];
         home.begin(now_ms);
         home.sequence += 1;
         entry::put_policy(&mut home.effects, pattern, policy.as_ref());
@@ -363,7 +377,9 @@ impl Counters for Engine {
         home.appended(offset);
         self.policies_offset.store(offset, Ordering::Release);
         let existed = policies.set(pattern, policy);
-        drop((policies, home, appender));
+        let policies = Arc::new(policies);
+        all.iter_mut().for_each(|held| held.policies = Arc::clone(&policies));
+        drop((all, appender));
         // The policy has happened: a segment that cannot be had now is the next appender's error.
         let _ = self.log.roll_if_full();
         self.settle(offset)?;

@@ -18,8 +18,8 @@ use quipu_counting::rules::GroupItem;
 use quipu_counting::session::{SESSIONS_PER_PARTITION_MAX, admit};
 use quipu_counting::slot::{partition, slot};
 use quipu_counting::{
-    Action, Add, Batch, Cell, Change, Group, GroupKind, Identity, Limits, Outcome, Policies, Refusal,
-    Remembered, Reply, Session, SessionVerdict, Unavailable, decide, decide_group,
+    Action, Add, Batch, Cell, Change, Group, GroupKind, Identity, Outcome, Refusal, Remembered, Reply,
+    Request, Session, SessionVerdict, Unavailable, decide, decide_group,
 };
 use quipu_store::{Appender, LogError};
 use quipu_wire::entry;
@@ -47,6 +47,20 @@ pub enum Attempt {
     Missing(Missing),
     /// It did not run: this partition has too much that is not yet in the cold store.
     Crowded(u16),
+}
+
+/// Whose counters a batch is for.
+#[derive(Clone, Copy)]
+pub enum Scope<'a> {
+    /// The node's; what it does goes to the log.
+    Node,
+    /// Those of one partition, whose changes are ordered elsewhere.
+    Partition {
+        /// Which.
+        index: u16,
+        /// What it will have carried out with this batch.
+        mark: &'a [u8],
+    },
 }
 
 /// How far a batch came with everything it needs being fetched.
@@ -91,7 +105,7 @@ impl Engine {
         yields: bool,
     ) -> Result<Progress, Unavailable> {
         loop {
-            match self.attempt(batch, now_ms, fetched, yields)? {
+            match self.attempt(batch, now_ms, fetched, yields, Scope::Node)? {
                 Attempt::Done(offset) => return Ok(Progress::Done(offset)),
                 Attempt::Crowded(partition) => return Ok(Progress::Crowded(partition)),
                 Attempt::Missing(missing) => self.fetch(missing, fetched).map_err(cold_unavailable)?,
@@ -107,6 +121,7 @@ impl Engine {
         now_ms: u64,
         fetched: &Fetched,
         yields: bool,
+        scope: Scope<'_>,
     ) -> Result<Attempt, Unavailable> {
         if batch.requests.len() > REQUESTS_PER_BATCH_MAX {
             let count = batch.requests.len();
@@ -115,7 +130,7 @@ impl Engine {
             )));
         }
         SCRATCH.with_borrow_mut(|scratch| {
-            let attempt = self.attempt_with(batch, now_ms, fetched, yields, scratch);
+            let attempt = self.attempt_with(batch, now_ms, fetched, yields, scope, scratch);
             scratch.record.clear();
             scratch.record.shrink_to(1 << 20);
             attempt
@@ -128,15 +143,24 @@ impl Engine {
         now_ms: u64,
         fetched: &Fetched,
         yields: bool,
+        scope: Scope<'_>,
         scratch: &mut Scratch,
     ) -> Result<Attempt, Unavailable> {
         let writes = may_write(batch);
-        let appender = match writes {
-            true => Some(self.log.appender(self.record_bytes(batch)).map_err(unavailable)?),
-            false => None,
+        let appender = match (writes, scope) {
+            (true, Scope::Node) if self.replication.is_some() => {
+                return Err(Unavailable::Unsupported(
+                    "what changes a replicated counter must be agreed on".into(),
+                ));
+            }
+            (true, Scope::Node) => Some(self.log.appender(self.record_bytes(batch)).map_err(unavailable)?),
+            _ => None,
         };
         self.find_places(batch, &mut scratch.places);
-        let mut guards = self.lock_touched(batch, &scratch.places);
+        let mut guards = match scope {
+            Scope::Node => self.lock_touched(batch, &scratch.places),
+            Scope::Partition { index, .. } => self.lock_one(index, batch, &scratch.places)?,
+        };
         // Asked under the locks: memory may show a change that the log did not take.
         if let Some(reason) = self.failed() {
             return Err(Unavailable::Failed(reason));
@@ -154,19 +178,22 @@ impl Engine {
             return Ok(Attempt::Missing(missing));
         }
         guards.iter_mut().flatten().for_each(|held| held.begin(now_ms));
-        let policies = self.policies.read();
         let mut run = Run {
             guards: &mut guards,
             places: &scratch.places,
             fetched,
-            policies: &policies,
             engine: self,
             fingerprinted: None,
             look_ahead: LookAhead::default(),
             last: None,
+            scope,
         };
         run.all(batch);
-        drop(policies);
+        if let Scope::Partition { index, mark } = scope {
+            let held = run.held(index);
+            held.effects.clear();
+            held.set_mark(mark);
+        }
         let offset = match appender {
             Some(appender) => {
                 let offset = append(&appender, &mut guards, &mut scratch.record)
@@ -232,6 +259,16 @@ impl Engine {
             .zip(touched)
             .map(|(partition, touched)| touched.then(|| partition.lock()))
             .collect()
+    }
+
+    fn lock_one(&self, index: u16, batch: &Batch, places: &[Place]) -> Result<Guards<'_>, Unavailable> {
+        let is_of_it =
+            |(request, place): (&Request, &Place)| request.action.is_global() || place.partition == index;
+        if !batch.requests.iter().zip(places).all(is_of_it) {
+            return Err(Unavailable::Unsupported(format!("a request is not for partition {index}")));
+        }
+        let numbered = self.partitions.iter().zip(0u16..);
+        Ok(numbered.map(|(partition, number)| (number == index).then(|| partition.lock())).collect())
     }
 
     /// The partition that keeps a producer's session.
@@ -344,13 +381,13 @@ struct Run<'a, 'guard> {
     guards: &'a mut Guards<'guard>,
     places: &'a [Place],
     fetched: &'a Fetched,
-    policies: &'a Policies,
     engine: &'a Engine,
     /// The last plain addition under an id, and its fingerprint.
     fingerprinted: Option<(i64, u64)>,
     look_ahead: LookAhead,
     /// The record of the request before, if that was for one counter and its record is known.
     last: Option<RecordNumber>,
+    scope: Scope<'a>,
 }
 
 impl Run<'_, '_> {
@@ -390,10 +427,6 @@ impl Run<'_, '_> {
         self.guards[usize::from(partition)].as_mut().expect("the partition of a request is locked")
     }
 
-    fn limits(&self, key: &[u8]) -> Limits {
-        if self.policies.is_empty() { Limits::NONE } else { self.policies.limits(key) }
-    }
-
     #[inline]
     fn single(&mut self, batch: &Batch, index: usize) -> Reply {
         let request = &batch.requests[index];
@@ -417,9 +450,9 @@ impl Run<'_, '_> {
             return known.answer(fingerprint);
         }
         let key = batch.bytes(request.key);
-        let limits = self.limits(key);
         let last = if place.is_repeated { self.last } else { None };
         let held = self.held(place.partition);
+        let limits = held.limits(key);
         let found = last.or_else(|| held.table.find(place.hash, key));
         let before = found.and_then(|number| held.table.cell(number));
         let verdict = decide(before, &request.action, &limits, held.time_ms, held.sequence + 1);
@@ -442,8 +475,9 @@ impl Run<'_, '_> {
         let place = self.places[from];
         let (true, Some(number)) = (place.is_repeated, self.last) else { return 0 };
         let key = batch.bytes(batch.requests[from].key);
-        let (limits, places) = (self.limits(key), self.places);
+        let places = self.places;
         let held = self.held(place.partition);
+        let limits = held.limits(key);
         let Some(before) = held.table.cell(number) else { return 0 };
         let (mut after, mut times) = (before, 0);
         for (request, place) in batch.requests[from..until].iter().zip(&places[from..until]) {
@@ -581,8 +615,8 @@ impl Run<'_, '_> {
         let mut items = Vec::with_capacity(group.end - group.start);
         for index in group.start..group.end {
             let (key, place) = (batch.key(index), self.places[index]);
-            let limits = self.limits(key);
             let held = self.held(place.partition);
+            let limits = held.limits(key);
             let cell = *cell_of.entry(key).or_insert_with(|| {
                 cells.push(held.table.find(place.hash, key).and_then(|number| held.table.cell(number)));
                 cells.len() - 1
@@ -635,7 +669,11 @@ impl Run<'_, '_> {
         asked: Session,
         replies: &mut Vec<Reply>,
     ) {
-        let home = self.engine.session_partition(producer);
+        // Where partitions are ordered apart, each knows how far a producer is with it.
+        let home = match self.scope {
+            Scope::Node => self.engine.session_partition(producer),
+            Scope::Partition { index, .. } => index,
+        };
         let held = self.held(home);
         let known = held.sessions.get(producer).map(|(session, _)| *session);
         let is_full = known.is_none() && held.sessions.len() >= SESSIONS_PER_PARTITION_MAX;

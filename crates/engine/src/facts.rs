@@ -32,7 +32,7 @@ pub fn facts(engine: &Engine) -> Vec<(&'static str, u64)> {
         ("request_ids_recent", ids),
         ("request_ids_on_disk", id_tags),
         ("producers", producers),
-        ("policies", engine.policies.read().len() as u64),
+        ("policies", engine.partitions[0].lock().policies.len() as u64),
         ("partitions", engine.partitions.len() as u64),
         ("log_end", engine.log.end()),
         ("log_durable", engine.log.durable()),

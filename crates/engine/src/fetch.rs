@@ -119,7 +119,7 @@ fn read_id(
 ) -> Result<Option<Remembered>, ColdError> {
     for (slice, run) in runs {
         let space = slice.space();
-        let row = rows::bucket_key(partition, run.offset, run.bucket(identity));
+        let row = rows::bucket_key(partition, run.number, run.bucket(identity));
         if let Some(bucket) = cold.get(&space, &row)? {
             let found = find_in_bucket(&bucket, identity);
             let found = found

@@ -75,8 +75,9 @@ struct OnDisk {
 /// The ids one checkpoint added to a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Where in the log the checkpoint's cut is: its name, beside the partition's.
-    pub offset: u64,
+    /// Its name, beside the partition's, above those of earlier ones: where in the log the checkpoint's cut is, or, where
+    /// the log is another on every node, the sequence.
+    pub number: u64,
     /// There are 2 to the power of this many buckets.
     pub bucket_bits: u32,
 }
@@ -88,9 +89,9 @@ const IDS_PER_BUCKET: usize = 64;
 
 impl Run {
     /// The shape of a run of so many ids.
-    pub fn of(offset: u64, ids: usize) -> Run {
+    pub fn of(number: u64, ids: usize) -> Run {
         let buckets = (ids / IDS_PER_BUCKET).max(1).next_power_of_two();
-        Run { offset, bucket_bits: buckets.trailing_zeros().min(BUCKET_BITS_MAX) }
+        Run { number, bucket_bits: buckets.trailing_zeros().min(BUCKET_BITS_MAX) }
     }
 
     /// The bucket of an identity.

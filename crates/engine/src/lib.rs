@@ -22,6 +22,7 @@
 //! `table` and `record` (how counters lie in memory), `fetch` on a thread of `pool`, in the order of `queue` (what
 //! memory does not have). Behind it: `checkpoint` (to `rows` of the cold store), `recover` and `replay`, `tend` (the
 //! chores, on the thread of `keeper`), `ids` and `recent` (remembered requests), `expiries`, `scan`, `list`, `check`.
+//! Partitions that are ordered elsewhere: `replicated`, `snapshot`.
 
 mod check;
 mod checkpoint;
@@ -43,8 +44,10 @@ mod recent;
 mod record;
 mod recover;
 mod replay;
+mod replicated;
 mod rows;
 mod scan;
+mod snapshot;
 mod table;
 mod tend;
 
@@ -52,3 +55,5 @@ pub use check::{CheckReport, check};
 pub use engine::Engine;
 pub use execute::REQUESTS_PER_BATCH_MAX;
 pub use options::{Clock, ID_WINDOW_MS_MIN, MEMORY_BYTES_MIN, OpenError, Options, memory_bytes_min};
+pub use replicated::Replication;
+pub use snapshot::SnapshotError;

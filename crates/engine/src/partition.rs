@@ -6,8 +6,9 @@
 //! lets go of the lock), and, while a checkpoint collects, as a pre-image to the checkpoint.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use quipu_counting::{Cell, Change, Identity, NEVER, Remembered, Session};
+use quipu_counting::{Cell, Change, Identity, Limits, NEVER, Policies, Remembered, Session};
 use quipu_wire::entry;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -32,6 +33,8 @@ pub struct Partition {
     pub table: Table,
     /// Remembered request ids.
     pub ids: Ids,
+    /// What limits its counters. All partitions have the same.
+    pub policies: Arc<Policies>,
     /// Producer sessions, all of them; `true` for those changed since the last cut.
     pub sessions: HashMap<Box<[u8]>, (Session, bool)>,
     /// When counters in memory expire.
@@ -59,6 +62,10 @@ pub struct Partition {
     pub evicted: u64,
     /// Rows of the expiry index that are done with and go at the next cut.
     pub due_rows: Vec<Vec<u8>>,
+    /// Where replicated: up to where it has carried out what was agreed on; empty while it is not here.
+    pub mark: Vec<u8>,
+    /// What the mark was at the last durable checkpoint.
+    pub durable_mark: Vec<u8>,
     /// Effects of the running batch.
     pub effects: Vec<u8>,
     /// The running checkpoint.
@@ -105,6 +112,7 @@ impl Partition {
             index,
             table: Table::new(),
             ids: Ids::default(),
+            policies: Arc::default(),
             sessions: HashMap::new(),
             expiries: Expiries::default(),
             sequence: 0,
@@ -118,6 +126,8 @@ impl Partition {
             checkpoints: 0,
             evicted: 0,
             due_rows: Vec::new(),
+            mark: Vec::new(),
+            durable_mark: Vec::new(),
             effects: Vec::new(),
             cut: CutPhase::None,
             evictions: Box::new([0; EVICTION_GROUPS]),
@@ -136,6 +146,11 @@ impl Partition {
     /// Starts a batch: time moves on.
     pub fn begin(&mut self, now_ms: u64) {
         self.time_ms = self.time_ms.max(now_ms);
+    }
+
+    /// What limits a counter.
+    pub fn limits(&self, key: &[u8]) -> Limits {
+        if self.policies.is_empty() { Limits::NONE } else { self.policies.limits(key) }
     }
 
     /// Carries out a change of one counter. `found` is its record, `before` the cell in it.
@@ -304,6 +319,15 @@ impl Partition {
         if matches!(self.cut, CutPhase::Collecting(_)) {
             self.cut = CutPhase::Overtaken;
         }
+    }
+
+    /// Becomes another. What somebody read from the cold store for the one it was must not be believed.
+    pub fn replace(&mut self, by: Partition) {
+        let before = std::mem::replace(self, by);
+        self.checkpoints = before.checkpoints + 1;
+        self.evicted = before.evicted + 1;
+        self.evictions = before.evictions;
+        self.evictions.iter_mut().for_each(|stamp| *stamp = stamp.wrapping_add(1));
     }
 
     /// What a cold read of this key must find unchanged before its result is believed.

@@ -5,11 +5,12 @@
 //!   'C' namespace:4be kind:1 key    -> cell              kind 0: a sum
 //!   'E' expires_at_ms:8be key       -> (empty)           index of what expires when
 //!   'M'                             -> cut
-//!   'P'                             -> count:v (pattern policy)*      in partition 0
+//!   'P'                             -> count:v (pattern policy)*      in partition 0, or in each where replicated
+//!   'R'                             -> mark                           where replicated
 //!   'S' producer                    -> session
 //! space ids-<start ms 13>-<end ms 13>       request ids of one slice of time, a run per checkpoint
-//!   offset:8be partition:2be 0x00 bucket:4be -> remembered*
-//!   offset:8be partition:2be 0x01            -> bucket bits:1, then tags, 4 bytes each, little-endian
+//!   number:8be partition:2be 0x00 bucket:4be -> remembered*
+//!   number:8be partition:2be 0x01            -> bucket bits:1, then tags, 4 bytes each, little-endian
 //! cut := format:1 sequence:v time_ms:v offset:v count:v ledger:16
 //! ```
 //!
@@ -28,6 +29,8 @@ const KIND_SUM: u8 = 0;
 pub const CUT_KEY: &[u8] = b"M";
 /// The row of all policies.
 pub const POLICIES_KEY: &[u8] = b"P";
+/// The row of a replicated partition's mark.
+pub const MARK_KEY: &[u8] = b"R";
 /// What every row of a cell begins with.
 pub const CELL_PREFIX: &[u8] = b"C\0\0\0\0\0";
 /// What every row of a session begins with.
@@ -123,37 +126,37 @@ pub fn session_key(producer: &[u8]) -> Vec<u8> {
     [SESSION_PREFIX, producer].concat()
 }
 
-/// What all rows of a run of request ids begin with. Offsets ascend, so the rows of a run come after those of all earlier
-/// ones, and the cold store has nothing to merge.
-fn run_prefix(partition: u16, offset: u64, kind: u8) -> Vec<u8> {
-    let mut row = offset.to_be_bytes().to_vec();
+/// What all rows of a run of request ids begin with. Offsets, which are the numbers of runs, ascend, so the rows of a run come after those of
+/// all earlier ones, and the cold store has nothing to merge.
+fn run_prefix(partition: u16, number: u64, kind: u8) -> Vec<u8> {
+    let mut row = number.to_be_bytes().to_vec();
     row.extend_from_slice(&partition.to_be_bytes());
     row.push(kind);
     row
 }
 
 /// The row of one bucket of a run.
-pub fn bucket_key(partition: u16, offset: u64, bucket: u32) -> Vec<u8> {
-    let mut row = run_prefix(partition, offset, 0);
+pub fn bucket_key(partition: u16, number: u64, bucket: u32) -> Vec<u8> {
+    let mut row = run_prefix(partition, number, 0);
     row.extend_from_slice(&bucket.to_be_bytes());
     row
 }
 
 /// The row that describes a run: behind its buckets, because it is known when they are written.
-pub fn run_key(partition: u16, offset: u64) -> Vec<u8> {
-    run_prefix(partition, offset, 1)
+pub fn run_key(partition: u16, number: u64) -> Vec<u8> {
+    run_prefix(partition, number, 1)
 }
 
 /// Where the rows behind a run begin.
-pub fn after_run(partition: u16, offset: u64) -> Vec<u8> {
-    run_prefix(partition, offset, 2)
+pub fn after_run(partition: u16, number: u64) -> Vec<u8> {
+    run_prefix(partition, number, 2)
 }
 
-/// The partition and the offset of the run that a row belongs to.
+/// The partition and the number of the run that a row belongs to.
 pub fn parse_run(row: &[u8]) -> Option<(u16, u64)> {
-    let (offset, rest) = row.split_first_chunk::<8>()?;
+    let (number, rest) = row.split_first_chunk::<8>()?;
     let partition = rest.first_chunk::<2>()?;
-    Some((u16::from_be_bytes(*partition), u64::from_be_bytes(*offset)))
+    Some((u16::from_be_bytes(*partition), u64::from_be_bytes(*number)))
 }
 
 /// All policies in one row.

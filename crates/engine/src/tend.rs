@@ -97,6 +97,9 @@ impl Engine {
     }
 
     fn tend_with(&self, chores: &mut Chores, now_ms: u64) -> Result<(), String> {
+        if self.replication.is_some() && self.replication().is_none() {
+            return Ok(());
+        }
         // First what can free a full log, then what needs room in it.
         if now_ms >= chores.checkpoint_not_before_ms {
             // A failure (a full disk, mostly) does not go away within a round.
@@ -104,8 +107,10 @@ impl Engine {
             self.checkpoint_where_due(chores).map_err(|error| error.to_string())?;
             chores.checkpoint_not_before_ms = 0;
         }
-        for index in 0..self.partitions.len() {
-            self.expire_due(index, now_ms)?;
+        if self.replication.is_none() {
+            for index in 0..self.partitions.len() {
+                self.expire_due(index, now_ms)?;
+            }
         }
         if now_ms >= chores.due_at_ms + DUE_PAUSE_MS || now_ms < chores.due_at_ms {
             chores.due_at_ms = now_ms;
@@ -183,11 +188,10 @@ impl Engine {
         let end = self.log.end();
         let start = self.oldest_cut.load(Ordering::Acquire).max(chores.checkpoint_at);
         if end.saturating_sub(start) >= share {
-            let oldest = {
-                let cuts = self.cuts.lock();
-                cuts.iter().enumerate().min_by_key(|(_, offset)| **offset).map_or(0, |(index, _)| index)
-            };
-            self.checkpoint(oldest as u16)?;
+            let oldest = self.oldest(&self.cuts.lock());
+            if let Some((oldest, _)) = oldest {
+                self.checkpoint(oldest)?;
+            }
             // Only part of the way, so that a backlog is worked off one by one.
             chores.checkpoint_at = start + share;
         }
@@ -207,14 +211,21 @@ impl Engine {
         Ok(())
     }
 
+    /// The partition whose last cut is furthest back, of those that need the log at all.
+    fn oldest(&self, cuts: &[u64]) -> Option<(u16, u64)> {
+        let all = cuts.iter().enumerate().map(|(index, offset)| (index as u16, *offset));
+        all.filter(|(index, _)| self.replication.is_none() || self.holds(*index))
+            .min_by_key(|(_, offset)| *offset)
+    }
+
     /// Checkpoints a partition and evicts what that made evictable. Where the log is what is too long, the
     /// partition that holds it back is checkpointed.
     pub(crate) fn relieve(&self, partition: u16) -> Result<(), ColdError> {
         let holds_back = {
             let cuts = self.cuts.lock();
-            let oldest = cuts.iter().enumerate().min_by_key(|(_, offset)| **offset);
-            let tail = oldest.map_or(0, |(_, offset)| self.log.end().saturating_sub(*offset));
-            oldest.filter(|_| tail > self.log_tail_bytes).map(|(index, _)| index as u16)
+            let is_behind =
+                |(_, offset): &(u16, u64)| self.log.end().saturating_sub(*offset) > self.log_tail_bytes;
+            self.oldest(&cuts).filter(is_behind).map(|(index, _)| index)
         };
         if let Some(oldest) = holds_back {
             self.checkpoint(oldest)?;
@@ -283,10 +294,16 @@ impl Engine {
         self.fetch(missing, &mut Fetched::default())
     }
 
-    /// Drops slices of request ids whose window has passed.
-    fn forget_ids(&self, now_ms: u64) -> Result<(), ColdError> {
+    /// Drops slices of request ids whose window has passed. Where partitions are replicated that is for their own time to
+    /// say, which is the same on all nodes.
+    fn forget_ids(&self, mut now_ms: u64) -> Result<(), ColdError> {
         for partition in &self.partitions {
-            partition.lock().ids.drop_slices(now_ms, self.id_window_ms);
+            let mut held = partition.lock();
+            if self.replication.is_some() && !held.mark.is_empty() {
+                now_ms = now_ms.min(held.time_ms);
+            }
+            let time_ms = if self.replication.is_some() { held.time_ms } else { now_ms };
+            held.ids.drop_slices(time_ms, self.id_window_ms);
         }
         for space in self.cold.spaces()? {
             if Slice::from_space(&space).is_some_and(|slice| slice.is_over(now_ms, self.id_window_ms)) {

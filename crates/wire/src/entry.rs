@@ -317,7 +317,12 @@ fn put_remembered_value(out: &mut Vec<u8>, remembered: &Remembered) {
 pub fn put_session_value(out: &mut Vec<u8>, session: &Session) {
     put_varint(out, session.epoch);
     put_varint(out, session.sequence);
-    out.push(session.refusal.map_or(0, Refusal::number));
+    put_refusal(out, session.refusal);
+}
+
+/// Appends the number of a refusal; 0 for none.
+pub fn put_refusal(out: &mut Vec<u8>, refusal: Option<Refusal>) {
+    out.push(refusal.map_or(0, Refusal::number));
 }
 
 /// Appends a policy.
@@ -410,6 +415,29 @@ impl<'a> Reader<'a> {
         Ok(bytes)
     }
 
+    /// Bytes behind their length, which has a limit.
+    pub fn bytes_up_to(&mut self, limit: usize) -> Result<&'a [u8], Malformed> {
+        self.bytes().and_then(|bytes| if bytes.len() <= limit { Ok(bytes) } else { Err(Malformed("length")) })
+    }
+
+    /// How many things follow, each of at least one byte: no more than there are bytes.
+    pub fn count(&mut self) -> Result<usize, Malformed> {
+        let count = self.varint()?;
+        usize::try_from(count)
+            .ok()
+            .filter(|count| *count <= self.rest.len())
+            .ok_or(Malformed("more things than bytes"))
+    }
+
+    /// Yes or no.
+    pub fn flag(&mut self) -> Result<bool, Malformed> {
+        match self.byte()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Malformed("neither yes nor no")),
+        }
+    }
+
     /// An unsigned number.
     #[inline]
     pub fn varint(&mut self) -> Result<u64, Malformed> {
@@ -497,7 +525,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn read_refusal(number: u8) -> Result<Option<Refusal>, Malformed> {
+/// From the number of a refusal; 0 is none.
+pub fn read_refusal(number: u8) -> Result<Option<Refusal>, Malformed> {
     match number {
         0 => Ok(None),
         number => Refusal::from_number(number)

@@ -13,8 +13,7 @@ use super::frame::{self, RECORD_OVERHEAD_BYTES_MAX};
 use super::roll::{Active, Reason};
 use super::{Log, LogError};
 
-/// The right to append. While any lives the segment stays the same, because records may name things by ids
-/// that were defined earlier in their segment.
+/// The right to append. While any lives the segment stays the same: its room is reserved there.
 pub struct Appender<'log> {
     log: &'log Log,
     active: RwLockReadGuard<'log, Active>,

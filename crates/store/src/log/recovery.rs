@@ -31,7 +31,7 @@ const FIRST_NUMBER: u64 = 1;
 /// What [`Log::open`](super::Log::open) shows its caller.
 #[derive(Clone, Copy, Debug)]
 pub enum Visit<'a> {
-    /// A segment begins: ids defined in earlier ones mean nothing any more.
+    /// A segment begins.
     Segment {
         /// Its number.
         number: u64,

@@ -1,0 +1,117 @@
+//! What a group of a partition is asked to do.
+//!
+//! ```text
+//! command := 1 time_ms:v batch                            count
+//!          | 2 time_ms:v pattern (0 | 1 policy)           store or remove a policy
+//!          | 3 time_ms:v keys:v key*                      remove those of these counters whose time has come
+//! pattern, key := length:v bytes
+//! ```
+//! Batches are coded as in `quipu_wire::batch`, the rest as in `quipu_wire::entry`. The time is the leader's when it proposed;
+//! a partition's own time never goes back, whatever leaders say.
+
+use quipu_counting::{Batch, KEY_BYTES_MAX, Policy};
+use quipu_wire::batch::{put_batch, read_batch};
+use quipu_wire::entry::{Malformed, Reader, put_bytes, put_policy_value, put_varint};
+
+/// See the head of this file.
+#[derive(Debug)]
+pub enum Decoded {
+    /// Count.
+    Batch(Batch),
+    /// Store a policy, or remove it.
+    Policy(Vec<u8>, Option<Policy>),
+    /// Remove what has expired.
+    Expire(Vec<Vec<u8>>),
+}
+
+/// Encodes a batch.
+pub fn batch(time_ms: u64, batch: &Batch) -> Vec<u8> {
+    let mut out = head(1, time_ms);
+    put_batch(&mut out, batch);
+    out
+}
+
+/// Encodes a change of policy.
+pub fn policy(time_ms: u64, pattern: &[u8], policy: Option<&Policy>) -> Vec<u8> {
+    let mut out = head(2, time_ms);
+    put_bytes(&mut out, pattern);
+    out.push(u8::from(policy.is_some()));
+    if let Some(policy) = policy {
+        put_policy_value(&mut out, policy);
+    }
+    out
+}
+
+/// Encodes keys whose time has come.
+pub fn expire(time_ms: u64, keys: &[Vec<u8>]) -> Vec<u8> {
+    let mut out = head(3, time_ms);
+    put_varint(&mut out, keys.len() as u64);
+    keys.iter().for_each(|key| put_bytes(&mut out, key));
+    out
+}
+
+fn head(kind: u8, time_ms: u64) -> Vec<u8> {
+    let mut out = vec![kind];
+    put_varint(&mut out, time_ms);
+    out
+}
+
+/// The time of a command, and what it asks for.
+pub fn decode(bytes: &[u8]) -> Result<(u64, Decoded), Malformed> {
+    let mut reader = Reader::new(bytes);
+    let kind = reader.byte()?;
+    let time_ms = reader.varint()?;
+    let decoded = match kind {
+        1 => {
+            let mut batch = Batch::default();
+            read_batch(&mut reader, &mut batch)?;
+            Decoded::Batch(batch)
+        }
+        2 => {
+            let pattern = reader.bytes_up_to(KEY_BYTES_MAX)?.to_vec();
+            Decoded::Policy(pattern, if reader.flag()? { Some(reader.policy()?) } else { None })
+        }
+        3 => {
+            let count = reader.count()?;
+            let key = |_| reader.bytes_up_to(KEY_BYTES_MAX).map(<[u8]>::to_vec);
+            Decoded::Expire((0..count).map(key).collect::<Result<_, _>>()?)
+        }
+        _ => return Err(Malformed("unknown command; sent by a newer version?")),
+    };
+    if reader.is_empty() { Ok((time_ms, decoded)) } else { Err(Malformed("more than a command")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use quipu_counting::{Action, Add};
+
+    use super::*;
+
+    #[test]
+    fn commands_are_read_as_written() {
+        let mut asked = Batch::default();
+        asked.push_with_id(b"likes", Action::Add(Add::plain(3)), b"id", 0);
+        let (time_ms, decoded) = decode(&batch(7, &asked)).unwrap();
+        assert!(matches!(&decoded, Decoded::Batch(read) if read.key(0) == b"likes"), "{decoded:?}");
+        assert_eq!(time_ms, 7);
+        let limit = Policy { max: Some(5), ..Policy::default() };
+        let decoded = decode(&policy(8, b"a*", Some(&limit))).unwrap();
+        assert!(
+            matches!(decoded, (8, Decoded::Policy(pattern, Some(read))) if pattern == b"a*" && read == limit)
+        );
+        assert!(matches!(decode(&policy(8, b"a*", None)), Ok((8, Decoded::Policy(_, None)))));
+        let keys = [b"one".to_vec(), b"two".to_vec()];
+        assert!(matches!(decode(&expire(9, &keys)).unwrap(), (9, Decoded::Expire(read)) if read == keys));
+    }
+
+    #[test]
+    fn what_is_cut_is_refused() {
+        let keys = [b"one".to_vec(), b"two".to_vec()];
+        for command in [batch(7, &Batch::default()), policy(8, b"a*", None), expire(9, &keys)] {
+            for length in 0..command.len() {
+                assert!(decode(&command[..length]).is_err(), "{command:?} cut at {length}");
+            }
+            assert!(decode(&[&command[..], b"x"].concat()).is_err());
+        }
+    }
+}

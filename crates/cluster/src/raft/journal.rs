@@ -1,0 +1,360 @@
+//! The logs of all groups of a node in its one log.
+//!
+//! ```text
+//! record := 0x01 group:v entry*               appended; what stood at the first one's index and behind is gone
+//!         | 0x02 group:v vote
+//!         | 0x03 group:v index:v              nothing stands at this index and behind any more
+//!         | 0x04 group:v log_id               nothing stands up to here any more: a checkpoint has it
+//!         | 0x05 (group:v maybe vote, maybe log_id)*      votes and purges of all groups again
+//! ```
+//! The order of records is the order of events, so a torn tail takes away the last of them and never one in the middle. A
+//! record of kind 5 comes before the node forgets where older ones are: see [`Journal::restate`].
+//!
+//! Entries stay in memory until they are purged. Checkpoints come often enough that those are few.
+
+use std::collections::VecDeque;
+use std::fmt::Debug;
+use std::io;
+use std::ops::{Bound, RangeBounds};
+use std::sync::{Arc, OnceLock};
+
+use openraft::entry::RaftEntry;
+use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
+use openraft::{OptionalSend, RaftLogReader};
+use parking_lot::Mutex;
+use quipu_engine::Replication;
+use quipu_store::{Log, LogError};
+use quipu_wire::entry::{Malformed, Reader, put_varint};
+
+use super::codec::{
+    put_entry, put_log_id, put_maybe, put_vote, read_entry, read_log_id, read_maybe, read_vote,
+};
+use super::machine::Mark;
+use super::types::{Entry, LogId, Types, Vote};
+
+/// About the most that one record of entries holds.
+const RECORD_BYTES: usize = 4 << 20;
+/// About the most that a reader is given at once.
+const READ_BYTES: usize = 1 << 20;
+
+/// The state of one group's log.
+#[derive(Default)]
+struct Group {
+    vote: Option<Vote>,
+    purged: Option<LogId>,
+    /// Consecutive, behind `purged`.
+    entries: VecDeque<Held>,
+}
+
+struct Held {
+    entry: Entry,
+    /// A place in the node's log that is not behind its record.
+    start: u64,
+    bytes: usize,
+}
+
+impl Group {
+    fn first_index(&self) -> u64 {
+        match self.entries.front() {
+            Some(first) => first.entry.log_id().index,
+            None => self.purged.map_or(0, |purged| purged.index + 1),
+        }
+    }
+
+    fn truncate(&mut self, index: u64) {
+        let kept = index.saturating_sub(self.first_index()) as usize;
+        self.entries.truncate(kept);
+    }
+
+    fn append(&mut self, entry: Entry, start: u64, bytes: usize) {
+        let index = entry.log_id().index;
+        self.truncate(index);
+        if self.entries.is_empty() || self.first_index() + self.entries.len() as u64 == index {
+            self.entries.push_back(Held { entry, start, bytes });
+        }
+    }
+
+    fn purge(&mut self, log_id: LogId) {
+        let count = (log_id.index + 1).saturating_sub(self.first_index()) as usize;
+        self.entries.drain(..count.min(self.entries.len()));
+        self.purged = self.purged.max(Some(log_id));
+    }
+
+    fn range(&self, range: &impl RangeBounds<u64>) -> impl Iterator<Item = &Held> {
+        let first = self.first_index();
+        let start = match range.start_bound() {
+            Bound::Included(start) => *start,
+            Bound::Excluded(before) => before + 1,
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(last) => last.saturating_add(1),
+            Bound::Excluded(end) => *end,
+            Bound::Unbounded => u64::MAX,
+        };
+        let skipped = start.saturating_sub(first);
+        let count = end.saturating_sub(start.max(first));
+        self.entries.iter().skip(skipped as usize).take(count as usize)
+    }
+}
+
+/// Reads the records of a node's log at its start.
+pub struct JournalReader {
+    groups: Vec<Group>,
+}
+
+impl JournalReader {
+    /// For so many groups.
+    pub fn new(groups: usize) -> JournalReader {
+        JournalReader { groups: (0..groups).map(|_| Group::default()).collect() }
+    }
+
+    /// Takes in the next record, which begins at `start`.
+    pub fn record(&mut self, start: u64, payload: &[u8]) -> Result<(), LogError> {
+        self.read(start, payload).map_err(|error| LogError::Record(format!("offset {start}: {error}")))
+    }
+
+    fn read(&mut self, start: u64, payload: &[u8]) -> Result<(), Malformed> {
+        let mut reader = Reader::new(payload);
+        let kind = reader.byte()?;
+        if kind == 0x05 {
+            while !reader.is_empty() {
+                let group = self.group(&mut reader)?;
+                group.vote = read_maybe(&mut reader, read_vote)?;
+                if let Some(purged) = read_maybe(&mut reader, read_log_id)? {
+                    group.purge(purged);
+                }
+            }
+            return Ok(());
+        }
+        let group = self.group(&mut reader)?;
+        match kind {
+            0x01 => {
+                while !reader.is_empty() {
+                    let before = reader.len();
+                    let entry = read_entry(&mut reader)?;
+                    group.append(entry, start, before - reader.len());
+                }
+            }
+            0x02 => group.vote = Some(read_vote(&mut reader)?),
+            0x03 => group.truncate(reader.varint()?),
+            0x04 => group.purge(read_log_id(&mut reader)?),
+            _ => return Err(Malformed("unknown record; written by a newer version?")),
+        }
+        if reader.is_empty() { Ok(()) } else { Err(Malformed("more than a record")) }
+    }
+
+    fn group(&mut self, reader: &mut Reader<'_>) -> Result<&mut Group, Malformed> {
+        let number = usize::try_from(reader.varint()?).map_err(|_| Malformed("group number"))?;
+        self.groups.get_mut(number).ok_or(Malformed("group number"))
+    }
+
+    /// The log was read to its end.
+    pub fn finish(self, log: Arc<Log>) -> Arc<Journal> {
+        let groups = self.groups.into_iter().map(|group| Arc::new(Mutex::new(group))).collect();
+        Arc::new(Journal { log, groups, tell: OnceLock::new() })
+    }
+}
+
+/// See the head of this file.
+pub struct Journal {
+    log: Arc<Log>,
+    groups: Vec<Arc<Mutex<Group>>>,
+    tell: OnceLock<Box<dyn Fn(u16) + Send + Sync>>,
+}
+
+impl Replication for Journal {
+    fn needed_from(&self, partition: u16, mark: &[u8]) -> Result<u64, LogError> {
+        let mark = Mark::decode(mark)
+            .map_err(|error| LogError::Record(format!("the mark of partition {partition}: {error}")))?;
+        let needed = self.needed_behind(usize::from(partition), mark.applied.map(|applied| applied.index));
+        self.restate()?;
+        Ok(needed)
+    }
+
+    fn checkpointed(&self, partition: u16, _mark: &[u8]) {
+        if let Some(tell) = self.tell.get() {
+            tell(partition);
+        }
+    }
+}
+
+impl Journal {
+    /// The log of one group.
+    pub fn group(self: &Arc<Journal>, number: usize) -> GroupLog {
+        GroupLog { journal: Arc::clone(self), number, group: Arc::clone(&self.groups[number]) }
+    }
+
+    /// Where the first record begins that a group needs if it has everything up to `index`, or a place before it.
+    pub fn needed_behind(&self, number: usize, index: Option<u64>) -> u64 {
+        let group = self.groups[number].lock();
+        // Under the lock: what is appended afterwards lies behind the end.
+        let end = self.log.end();
+        let next = index.map_or(0, |index| index + 1);
+        group.range(&(next..)).next().map_or(end, |first| first.start)
+    }
+
+    /// What is called with the number of a partition when the engine has made a checkpoint of it.
+    pub fn on_checkpoint(&self, tell: impl Fn(u16) + Send + Sync + 'static) {
+        let _ = self.tell.set(Box::new(tell));
+    }
+
+    /// How many bytes of entries are in memory.
+    pub fn held_bytes(&self) -> usize {
+        self.groups
+            .iter()
+            .map(|group| group.lock().entries.iter().map(|held| held.bytes).sum::<usize>())
+            .sum()
+    }
+
+    /// Says votes and purges of all groups again, durably: whoever reads from any place that [`Journal::needed_behind`] gave
+    /// before learns all there is to know.
+    pub fn restate(&self) -> Result<(), LogError> {
+        // Held together with the append: a vote that is saved later comes later.
+        let groups: Vec<_> = self.groups.iter().map(|group| group.lock()).collect();
+        let mut record = vec![0x05];
+        for (number, group) in groups.iter().enumerate() {
+            put_varint(&mut record, number as u64);
+            put_maybe(&mut record, group.vote.as_ref(), put_vote);
+            put_maybe(&mut record, group.purged.as_ref(), put_log_id);
+        }
+        let end = self.append(&record)?;
+        drop(groups);
+        self.log.commit(end)
+    }
+
+    fn append(&self, record: &[u8]) -> Result<u64, LogError> {
+        let appender = self.log.appender(record.len())?;
+        let end = appender.append(&[record])?;
+        drop(appender);
+        // The record is in: a segment that cannot be had now is the next appender's error.
+        let _ = self.log.roll_if_full();
+        Ok(end)
+    }
+}
+
+/// The log of one group. Clones are the same log.
+#[derive(Clone)]
+pub struct GroupLog {
+    journal: Arc<Journal>,
+    number: usize,
+    group: Arc<Mutex<Group>>,
+}
+
+impl GroupLog {
+    fn record(&self, kind: u8) -> Vec<u8> {
+        let mut record = vec![kind];
+        put_varint(&mut record, self.number as u64);
+        record
+    }
+}
+
+fn failed(error: LogError) -> io::Error {
+    io::Error::other(error)
+}
+
+impl RaftLogReader<Types> for GroupLog {
+    async fn try_get_log_entries<RB: RangeBounds<u64> + Clone + Debug + OptionalSend>(
+        &mut self,
+        range: RB,
+    ) -> Result<Vec<Entry>, io::Error> {
+        Ok(self.group.lock().range(&range).map(|held| held.entry.clone()).collect())
+    }
+
+    async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> Result<Vec<Entry>, io::Error> {
+        let group = self.group.lock();
+        let mut bytes = 0;
+        let fits = |held: &&Held| {
+            let is_first = bytes == 0;
+            bytes += held.bytes;
+            is_first || bytes <= READ_BYTES
+        };
+        Ok(group.range(&(start..end)).take_while(fits).map(|held| held.entry.clone()).collect())
+    }
+
+    async fn read_vote(&mut self) -> Result<Option<Vote>, io::Error> {
+        Ok(self.group.lock().vote)
+    }
+}
+
+impl RaftLogStorage<Types> for GroupLog {
+    type LogReader = GroupLog;
+
+    async fn get_log_state(&mut self) -> Result<LogState<Types>, io::Error> {
+        let group = self.group.lock();
+        let last = group.entries.back().map(|held| held.entry.log_id());
+        Ok(LogState { last_purged_log_id: group.purged, last_log_id: last.or(group.purged) })
+    }
+
+    async fn get_log_reader(&mut self) -> GroupLog {
+        self.clone()
+    }
+
+    async fn save_vote(&mut self, vote: &Vote) -> Result<(), io::Error> {
+        let mut record = self.record(0x02);
+        put_vote(&mut record, vote);
+        let end = {
+            let mut group = self.group.lock();
+            let end = self.journal.append(&record).map_err(failed)?;
+            group.vote = Some(*vote);
+            end
+        };
+        let (done, durable) = tokio::sync::oneshot::channel();
+        self.journal.log.when_durable(
+            end,
+            Box::new(move |result| {
+                let _ = done.send(result);
+            }),
+        );
+        durable.await.map_err(io::Error::other)?.map_err(failed)
+    }
+
+    async fn append<I>(&mut self, entries: I, callback: IOFlushed<Types>) -> Result<(), io::Error>
+    where
+        I: IntoIterator<Item = Entry> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        let mut group = self.group.lock();
+        let mut end = self.journal.log.end();
+        let mut entries = entries.into_iter().peekable();
+        while entries.peek().is_some() {
+            let start = self.journal.log.end();
+            let mut record = self.record(0x01);
+            let mut appended = Vec::new();
+            while record.len() < RECORD_BYTES
+                && let Some(entry) = entries.next()
+            {
+                let before = record.len();
+                put_entry(&mut record, &entry);
+                appended.push((entry, record.len() - before));
+            }
+            end = self.journal.append(&record).map_err(failed)?;
+            for (entry, bytes) in appended {
+                group.append(entry, start, bytes);
+            }
+        }
+        drop(group);
+        let flushed = move |result: Result<(), LogError>| callback.io_completed(result.map_err(failed));
+        self.journal.log.when_durable(end, Box::new(flushed));
+        Ok(())
+    }
+
+    async fn truncate_after(&mut self, last_log_id: Option<LogId>) -> Result<(), io::Error> {
+        let index = last_log_id.map_or(0, |last| last.index + 1);
+        let mut record = self.record(0x03);
+        put_varint(&mut record, index);
+        let mut group = self.group.lock();
+        self.journal.append(&record).map_err(failed)?;
+        group.truncate(index);
+        Ok(())
+    }
+
+    async fn purge(&mut self, log_id: LogId) -> Result<(), io::Error> {
+        let mut record = self.record(0x04);
+        put_log_id(&mut record, &log_id);
+        let mut group = self.group.lock();
+        self.journal.append(&record).map_err(failed)?;
+        group.purge(log_id);
+        Ok(())
+    }
+}

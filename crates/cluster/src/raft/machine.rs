@@ -1,0 +1,228 @@
+//! The state a group agrees on: a partition of the engine.
+//!
+//! The engine's checkpoint of the partition is the group's snapshot. It is on disk anyway, so "building" one is at most a
+//! checkpoint, and only when a replica is too far behind is it read out and sent.
+
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use futures_util::{Stream, TryStreamExt};
+use openraft::entry::RaftEntry;
+use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
+use openraft::type_config::alias::{SnapshotMetaOf, SnapshotOf, StoredMembershipOf};
+use openraft::{EntryPayload, OptionalSend};
+use quipu_engine::Engine;
+use quipu_wire::entry::{Malformed, Reader};
+
+use super::codec::{put_log_id, put_maybe, put_membership, read_log_id, read_maybe, read_membership};
+use super::types::{Answer, LogId, Types};
+use crate::command::{self, Decoded};
+
+/// Who belongs to a group, and since when.
+pub type StoredMembership = StoredMembershipOf<Types>;
+
+/// Up to where a partition has carried out what was agreed on, and who belonged to its group by then: the mark that the
+/// engine keeps with it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mark {
+    /// The last entry.
+    pub applied: Option<LogId>,
+    /// Who belonged to the group.
+    pub membership: StoredMembership,
+}
+
+impl Mark {
+    /// As bytes: maybe the log id, maybe that of the membership, the membership.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(64);
+        put_maybe(&mut out, self.applied.as_ref(), put_log_id);
+        put_maybe(&mut out, self.membership.log_id().as_ref(), put_log_id);
+        put_membership(&mut out, self.membership.membership());
+        out
+    }
+
+    /// From bytes.
+    pub fn decode(bytes: &[u8]) -> Result<Mark, Malformed> {
+        let mut reader = Reader::new(bytes);
+        let applied = read_maybe(&mut reader, read_log_id)?;
+        let since = read_maybe(&mut reader, read_log_id)?;
+        let membership = StoredMembership::new(since, read_membership(&mut reader)?);
+        Ok(Mark { applied, membership })
+    }
+
+    fn meta(&self) -> SnapshotMetaOf<Types> {
+        SnapshotMetaOf::<Types> { last_log_id: self.applied, last_membership: self.membership.clone() }
+    }
+}
+
+fn malformed(error: Malformed) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+/// The state of one group.
+pub struct Machine {
+    engine: Arc<Engine>,
+    partition: u16,
+    mark: Mark,
+    /// The engine has made a checkpoint that the group has not heard of.
+    has_news: Arc<AtomicBool>,
+}
+
+impl Machine {
+    /// The state of a partition that the node holds.
+    pub fn new(engine: Arc<Engine>, partition: u16, has_news: Arc<AtomicBool>) -> Result<Machine, Malformed> {
+        let mark = Mark::decode(&engine.mark(partition))?;
+        Ok(Machine { engine, partition, mark, has_news })
+    }
+
+    fn carry_out(&mut self, payload: EntryPayload<super::types::Command, u64, ()>) -> io::Result<Answer> {
+        let EntryPayload::Normal(command) = payload else {
+            self.engine.apply_nothing(self.partition, &self.mark.encode());
+            return Ok(Answer::default());
+        };
+        let (time_ms, decoded) = command::decode(&command.0).map_err(malformed)?;
+        let (partition, mark) = (self.partition, self.mark.encode());
+        match decoded {
+            Decoded::Batch(mut batch) => {
+                self.engine.apply(partition, &mut batch, time_ms, &mark).map_err(io::Error::other)?;
+                Ok(Answer(batch.replies))
+            }
+            Decoded::Policy(pattern, policy) => {
+                self.engine.apply_policy(partition, &pattern, policy, time_ms, &mark);
+                Ok(Answer::default())
+            }
+            Decoded::Expire(keys) => {
+                self.engine.apply_expiries(partition, &keys, time_ms, &mark).map_err(io::Error::other)?;
+                Ok(Answer::default())
+            }
+        }
+    }
+}
+
+impl RaftStateMachine<Types> for Machine {
+    type SnapshotData = SnapshotSource;
+    type SnapshotBuilder = Builder;
+
+    async fn applied_state(&mut self) -> Result<(Option<LogId>, StoredMembership), io::Error> {
+        Ok((self.mark.applied, self.mark.membership.clone()))
+    }
+
+    async fn apply<Strm>(&mut self, mut entries: Strm) -> Result<(), io::Error>
+    where
+        Strm: Stream<Item = Result<EntryResponder<Types>, io::Error>> + Unpin + OptionalSend,
+    {
+        while let Some((entry, responder)) = entries.try_next().await? {
+            self.mark.applied = Some(entry.log_id());
+            if let EntryPayload::Membership(membership) = &entry.payload {
+                self.mark.membership = StoredMembership::new(self.mark.applied, membership.clone());
+            }
+            let answer = self.carry_out(entry.payload)?;
+            if let Some(responder) = responder {
+                responder.send(answer);
+            }
+        }
+        Ok(())
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Builder {
+        Builder {
+            engine: Arc::clone(&self.engine),
+            partition: self.partition,
+            has_news: Arc::clone(&self.has_news),
+        }
+    }
+
+    async fn install_snapshot(
+        &mut self,
+        meta: &SnapshotMetaOf<Types>,
+        snapshot: SnapshotSource,
+    ) -> Result<(), io::Error> {
+        let (engine, partition) = (Arc::clone(&self.engine), self.partition);
+        let install = move || -> io::Result<Vec<u8>> {
+            let file = snapshot.into_file(engine.scratch_folder())?;
+            engine.install(partition, &mut BufReader::new(file)).map_err(io::Error::other)?;
+            Ok(engine.mark(partition))
+        };
+        let mark = tokio::task::spawn_blocking(install).await.map_err(io::Error::other)??;
+        self.mark = Mark::decode(&mark).map_err(malformed)?;
+        if self.mark.applied < meta.last_log_id {
+            return Err(io::Error::other("a snapshot that is older than it says"));
+        }
+        Ok(())
+    }
+
+    async fn get_current_snapshot(&mut self) -> Result<Option<SnapshotOf<Types, SnapshotSource>>, io::Error> {
+        let current = current(&self.engine, self.partition)?;
+        Ok(Some(current).filter(|snapshot| snapshot.meta.last_log_id.is_some()))
+    }
+}
+
+/// The last checkpoint of a partition as a snapshot.
+fn current(engine: &Arc<Engine>, partition: u16) -> io::Result<SnapshotOf<Types, SnapshotSource>> {
+    let mark = Mark::decode(&engine.durable_mark(partition)).map_err(malformed)?;
+    let snapshot = SnapshotSource::Here(Arc::clone(engine), partition);
+    Ok(SnapshotOf::<Types, SnapshotSource> { meta: mark.meta(), snapshot })
+}
+
+/// Builds snapshots.
+pub struct Builder {
+    engine: Arc<Engine>,
+    partition: u16,
+    has_news: Arc<AtomicBool>,
+}
+
+impl RaftSnapshotBuilder<Types> for Builder {
+    type SnapshotData = SnapshotSource;
+
+    async fn build_snapshot(&mut self) -> Result<SnapshotOf<Types, SnapshotSource>, io::Error> {
+        if !self.has_news.swap(false, Ordering::AcqRel) {
+            let (engine, partition) = (Arc::clone(&self.engine), self.partition);
+            let checkpoint = tokio::task::spawn_blocking(move || engine.checkpoint(partition)).await;
+            checkpoint.map_err(io::Error::other)?.map_err(io::Error::other)?;
+        }
+        current(&self.engine, self.partition)
+    }
+}
+
+/// Where a snapshot is.
+pub enum SnapshotSource {
+    /// In this engine: the last checkpoint of this partition, whichever that is when it is read.
+    Here(Arc<Engine>, u16),
+    /// In this file, which has no name any more.
+    Received(File),
+}
+
+impl std::fmt::Debug for SnapshotSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            SnapshotSource::Here(_, partition) => write!(f, "the checkpoint of partition {partition}"),
+            SnapshotSource::Received(_) => write!(f, "a file"),
+        }
+    }
+}
+
+impl SnapshotSource {
+    /// As a file to read from its beginning. Blocks.
+    pub fn into_file(self, scratch: PathBuf) -> io::Result<File> {
+        let mut file = match self {
+            SnapshotSource::Here(engine, partition) => {
+                let file = nameless_file(&scratch)?;
+                let mut out = BufWriter::new(file);
+                engine.export(partition, &mut out).map_err(io::Error::other)?;
+                out.into_inner().map_err(|error| error.into_error())?
+            }
+            SnapshotSource::Received(file) => file,
+        };
+        file.seek(SeekFrom::Start(0))?;
+        Ok(file)
+    }
+}
+
+/// A file that is gone when it is closed.
+pub fn nameless_file(folder: &Path) -> io::Result<File> {
+    std::fs::create_dir_all(folder)?;
+    tempfile::tempfile_in(folder)
+}

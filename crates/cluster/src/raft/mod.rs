@@ -1,0 +1,17 @@
+//! Consensus. Only this module names `openraft`: its alphas still change, and nothing of it is on our disks.
+//!
+//! | file | what lives there |
+//! |---|---|
+//! | `types.rs` | what a group agrees on |
+//! | `codec.rs` | our own form of votes, log ids and entries, on disk and between nodes |
+//! | `journal.rs` | the logs of all groups of a node in its one log |
+//! | `machine.rs` | the state a group agrees on: a partition of the engine |
+
+pub mod codec;
+pub mod journal;
+pub mod machine;
+pub mod types;
+
+pub use journal::{GroupLog, Journal, JournalReader};
+pub use machine::{Machine, Mark, SnapshotSource};
+pub use types::{Answer, Command, Entry, LogId, Membership, NodeId, Types, Vote};

@@ -1,0 +1,150 @@
+//! The log and the state of a group, by openraft's own suite, and what they are after the process has ended in between.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use openraft::StorageError;
+use openraft::entry::RaftEntry;
+use openraft::storage::{IOFlushed, RaftLogStorage};
+use openraft::testing::log::{StoreBuilder, Suite};
+use openraft::vote::RaftLeaderId;
+use openraft::{EntryPayload, RaftLogReader};
+use quipu_cluster::raft::{
+    Command, Entry, GroupLog, Journal, JournalReader, LogId, Machine, Mark, Types, Vote,
+};
+use quipu_engine::{Engine, Options, Replication};
+use quipu_store::LogOptions;
+
+const PARTITION: u16 = 3;
+
+fn options() -> Options {
+    let log = LogOptions { segment_bytes: 1 << 20, ..LogOptions::default() };
+    Options { partitions: 4, log, ..Options::default() }
+}
+
+/// A node that holds one partition.
+struct Node {
+    engine: Arc<Engine>,
+    journal: Arc<Journal>,
+}
+
+impl Node {
+    fn open(path: &Path) -> Node {
+        let mut reader = JournalReader::new(4);
+        let mut record = |start: u64, payload: &[u8]| reader.record(start, payload);
+        let engine = Engine::open_replicated(path, options(), &mut record).unwrap();
+        let journal = reader.finish(Arc::clone(engine.log()));
+        engine.replicate(Arc::clone(&journal) as Arc<dyn Replication>, &options()).unwrap();
+        if !engine.holds(PARTITION) {
+            engine.begin_to_hold(PARTITION, &Mark::default().encode()).unwrap();
+        }
+        Node { engine, journal }
+    }
+
+    fn log(&self) -> GroupLog {
+        self.journal.group(usize::from(PARTITION))
+    }
+
+    fn machine(&self) -> Machine {
+        Machine::new(Arc::clone(&self.engine), PARTITION, Arc::new(AtomicBool::new(false))).unwrap()
+    }
+}
+
+struct Builder;
+
+impl StoreBuilder<Types, GroupLog, Machine, tempfile::TempDir> for Builder {
+    async fn build(&self) -> Result<(tempfile::TempDir, GroupLog, Machine), StorageError<Types>> {
+        let folder = tempfile::tempdir().unwrap();
+        let node = Node::open(&folder.path().join("data"));
+        Ok((folder, node.log(), node.machine()))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn openrafts_own_suite() {
+    Suite::test_all(Builder).await.unwrap();
+}
+
+fn log_id(term: u64, index: u64) -> LogId {
+    LogId::new(RaftLeaderId::new(term, 1), index)
+}
+
+fn entry(term: u64, index: u64) -> Entry {
+    let command = Command(format!("entry {term}.{index}").into_bytes().into());
+    Entry::new(log_id(term, index), EntryPayload::Normal(command))
+}
+
+async fn append(log: &mut GroupLog, entries: impl IntoIterator<Item = Entry> + Send) {
+    let entries: Vec<Entry> = entries.into_iter().collect();
+    let (done, durable) = <Types as openraft::type_config::TypeConfigExt>::oneshot();
+    log.append(entries, IOFlushed::signal(done)).await.unwrap();
+    durable.await.unwrap().unwrap();
+}
+
+async fn held(log: &mut GroupLog) -> Vec<Entry> {
+    log.try_get_log_entries(..).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_finds_votes_entries_truncations_and_purges() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    let vote = Vote { leader_id: RaftLeaderId::new(7, 2), committed: true };
+    {
+        let node = Node::open(&path);
+        let mut log = node.log();
+        log.save_vote(&vote).await.unwrap();
+        append(&mut log, (0..10).map(|index| entry(1, index))).await;
+        log.truncate_after(Some(log_id(1, 6))).await.unwrap();
+        append(&mut log, (7..9).map(|index| entry(2, index))).await;
+        log.purge(log_id(1, 3)).await.unwrap();
+        append(&mut log, [entry(2, 9)]).await;
+    }
+    let node = Node::open(&path);
+    let mut log = node.log();
+    assert_eq!(log.read_vote().await.unwrap(), Some(vote));
+    let state = log.get_log_state().await.unwrap();
+    assert_eq!((state.last_purged_log_id, state.last_log_id), (Some(log_id(1, 3)), Some(log_id(2, 9))));
+    let expected: Vec<Entry> =
+        (4..7).map(|index| entry(1, index)).chain((7..10).map(|index| entry(2, index))).collect();
+    assert_eq!(held(&mut log).await, expected);
+    // Another group of the same node knows nothing of it.
+    assert_eq!(node.journal.group(0).read_vote().await.unwrap(), None);
+}
+
+/// Checkpoints free segments of the log; a vote and a purge that were in them are known all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_freed_segments_said_is_said_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    let vote = Vote { leader_id: RaftLeaderId::new(9, 3), committed: false };
+    let first_segment = path.join("log/000000000001.log");
+    {
+        let node = Node::open(&path);
+        let mut log = node.log();
+        log.save_vote(&vote).await.unwrap();
+        let large = |index| {
+            let command = Command(vec![0x5a; 300_000].into());
+            Entry::new(log_id(9, index), EntryPayload::Normal(command))
+        };
+        for index in 0..20 {
+            append(&mut log, [large(index)]).await;
+        }
+        assert!(first_segment.exists());
+        // As if everything up to entry 17 were carried out.
+        let mark = Mark { applied: Some(log_id(9, 17)), ..Mark::default() };
+        node.engine.apply_nothing(PARTITION, &mark.encode());
+        node.engine.checkpoint(PARTITION).unwrap();
+        log.purge(log_id(9, 17)).await.unwrap();
+        assert!(!first_segment.exists(), "nobody needs it");
+    }
+    let node = Node::open(&path);
+    let mut log = node.log();
+    assert_eq!(log.read_vote().await.unwrap(), Some(vote));
+    let indexes: Vec<u64> = held(&mut log).await.iter().map(|entry| entry.log_id().index).collect();
+    assert_eq!(indexes, [18, 19]);
+    let state = log.get_log_state().await.unwrap();
+    assert_eq!((state.last_purged_log_id, state.last_log_id), (Some(log_id(9, 17)), Some(log_id(9, 19))));
+    assert_eq!(Mark::decode(&node.engine.mark(PARTITION)).unwrap().applied, Some(log_id(9, 17)));
+}

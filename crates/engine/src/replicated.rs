@@ -1,0 +1,264 @@
+//! Partitions that live on several nodes: others agree on the order of what is asked, and every replica decides.
+//!
+//! Nothing of such a partition is in the log but what was agreed on, and that is the business of whoever orders it: the
+//! engine keeps, beside the counters, a *mark* that says up to where it has carried things out. A checkpoint holds both,
+//! so after a restart everything behind its mark is carried out again, and comes to the same: time comes with each entry,
+//! policies are part of the partition, and nothing here asks a clock.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use quipu_counting::{Batch, Change, Policies, Policy, Unavailable};
+use quipu_store::cold::{ColdError, Rows};
+use quipu_store::{Log, LogError};
+use quipu_wire::entry::{self, Reader};
+
+use crate::engine::{Engine, cold_unavailable};
+use crate::execute::{Attempt, Scope};
+use crate::fetch::{Fetched, Missing};
+use crate::options::{OpenError, Options};
+use crate::partition::Partition;
+use crate::recover::{OnRecord, Records};
+
+/// Whoever orders the changes of the partitions of a node, as far as checkpoints need to know.
+pub trait Replication: Send + Sync {
+    /// Where in the node's log the first thing behind `mark` begins that this partition needs, or a place before it. When
+    /// this returns, whoever reads the log from there on learns all there is to know.
+    fn needed_from(&self, partition: u16, mark: &[u8]) -> Result<u64, LogError>;
+
+    /// Everything up to `mark` is in the partition's checkpoint, durably.
+    fn checkpointed(&self, partition: u16, mark: &[u8]);
+}
+
+/// The state of whoever orders, kept beside the counters.
+const META_SPACE: &str = "meta";
+const META_KEY: &[u8] = b"M";
+
+impl Engine {
+    /// Opens a data folder whose partitions are replicated. `record` is shown what the log holds, from where it is needed:
+    /// where each record begins, and its bytes. Nothing but what is called happens until [`Engine::replicate`].
+    pub fn open_replicated<'a>(
+        path: impl AsRef<Path>,
+        options: Options,
+        record: &'a mut OnRecord<'a>,
+    ) -> Result<Arc<Engine>, OpenError> {
+        Engine::open_still(path.as_ref(), options, Records::Entries(record))
+    }
+
+    /// Starts checkpoints and all other chores.
+    pub fn replicate(
+        self: &Arc<Engine>,
+        by: Arc<dyn Replication>,
+        options: &Options,
+    ) -> Result<(), OpenError> {
+        if let Some(replication) = &self.replication {
+            let _ = replication.set(by);
+        }
+        self.start_threads(&options.clock)
+    }
+
+    /// The node's log.
+    pub fn log(&self) -> &Arc<Log> {
+        &self.log
+    }
+
+    /// Up to where a partition has carried things out; empty for one that is not here.
+    pub fn mark(&self, partition: u16) -> Vec<u8> {
+        self.partitions[usize::from(partition)].lock().mark.clone()
+    }
+
+    /// The same of its last durable checkpoint.
+    pub fn durable_mark(&self, partition: u16) -> Vec<u8> {
+        self.partitions[usize::from(partition)].lock().durable_mark.clone()
+    }
+
+    /// A folder for files that nobody needs after a restart.
+    pub fn scratch_folder(&self) -> PathBuf {
+        self.folder.path.join("scratch")
+    }
+
+    /// Whether the node has this partition.
+    pub fn holds(&self, partition: u16) -> bool {
+        !self.partitions[usize::from(partition)].lock().mark.is_empty()
+    }
+
+    /// Begins to hold a partition: empty, at this mark, durably. From then on the log is kept for it.
+    pub fn begin_to_hold(&self, partition: u16, mark: &[u8]) -> Result<(), ColdError> {
+        self.partitions[usize::from(partition)].lock().set_mark(mark);
+        self.checkpoint(partition)
+    }
+
+    /// Carries out a batch that was agreed on, all of it for counters of this partition, with replies. What it needs is
+    /// fetched first, so this may block. An error is the end: a replica must not leave anything out.
+    pub fn apply(
+        &self,
+        partition: u16,
+        batch: &mut Batch,
+        time_ms: u64,
+        mark: &[u8],
+    ) -> Result<(), Unavailable> {
+        let mut fetched = Fetched::default();
+        let mut yields = true;
+        loop {
+            match self.attempt(
+                batch,
+                time_ms,
+                &fetched,
+                yields,
+                Scope::Partition { index: partition, mark },
+            )? {
+                Attempt::Done(_) => return Ok(()),
+                Attempt::Missing(missing) => self.fetch(missing, &mut fetched).map_err(cold_unavailable)?,
+                Attempt::Crowded(partition) => {
+                    self.relieve(partition).map_err(cold_unavailable)?;
+                    yields = false;
+                }
+            }
+        }
+    }
+
+    /// Carries out a change of policy. Returns whether one was there before.
+    pub fn apply_policy(
+        &self,
+        partition: u16,
+        pattern: &[u8],
+        policy: Option<Policy>,
+        time_ms: u64,
+        mark: &[u8],
+    ) -> bool {
+        let mut held = self.partitions[usize::from(partition)].lock();
+        held.begin(time_ms);
+        held.sequence += 1;
+        let mut policies = Policies::clone(&held.policies);
+        let existed = policies.set(pattern, policy);
+        held.policies = Arc::new(policies);
+        held.set_mark(mark);
+        existed
+    }
+
+    /// Removes those of these counters whose time has come.
+    pub fn apply_expiries(
+        &self,
+        partition: u16,
+        keys: &[Vec<u8>],
+        time_ms: u64,
+        mark: &[u8],
+    ) -> Result<(), Unavailable> {
+        loop {
+            let mut held = self.partitions[usize::from(partition)].lock();
+            let mut missing = Missing::default();
+            for key in keys {
+                let hash = held.hash(key);
+                if !held.complete && held.table.find(hash, key).is_none() {
+                    missing.cell(&held, hash, key);
+                }
+            }
+            if !missing.is_empty() {
+                drop(held);
+                self.fetch(missing, &mut Fetched::default()).map_err(cold_unavailable)?;
+                continue;
+            }
+            held.begin(time_ms);
+            for key in keys {
+                self.expire(&mut held, key);
+            }
+            held.effects.clear();
+            held.set_mark(mark);
+            return Ok(());
+        }
+    }
+
+    fn expire(&self, held: &mut Partition, key: &[u8]) {
+        let hash = held.hash(key);
+        let Some(number) = held.table.find(hash, key) else { return };
+        if let Some(cell) = held.table.cell(number)
+            && !cell.is_live(held.time_ms)
+        {
+            held.change(hash, key, Some(number), Some(cell), &Change::Remove);
+            self.counts.expired.add(1);
+        }
+    }
+
+    /// Carries out something that changes no counter.
+    pub fn apply_nothing(&self, partition: u16, mark: &[u8]) {
+        self.partitions[usize::from(partition)].lock().set_mark(mark);
+    }
+
+    /// Counters in memory whose time has come, as many as these at most: for whoever orders to have them removed.
+    pub fn due(&self, partition: u16, now_ms: u64, most: usize) -> Vec<Vec<u8>> {
+        let mut held = self.partitions[usize::from(partition)].lock();
+        let mut hashes = Vec::new();
+        while hashes.len() < most
+            && let Some(hash) = held.expiries.pop_due(now_ms)
+        {
+            hashes.push(hash);
+        }
+        let mut keys = Vec::new();
+        for hash in hashes {
+            let mut numbers = Vec::new();
+            held.table.find_by_hash(hash, |number| numbers.push(number));
+            for number in numbers {
+                if let Some(cell) = held.table.cell(number)
+                    && cell.expires_at_ms != quipu_counting::NEVER
+                {
+                    if !cell.is_live(now_ms) {
+                        keys.push(held.table.key(number).to_vec());
+                    }
+                    held.expiries.put_back(hash, cell.expires_at_ms);
+                }
+            }
+        }
+        keys
+    }
+
+    /// Keeps the state of whoever orders, durably, with the place in the log from which on it needs to read.
+    pub fn save_meta(&self, needed_from: u64, state: &[u8]) -> Result<(), ColdError> {
+        let mut rows = Rows::new();
+        let mut value = Vec::new();
+        entry::put_varint(&mut value, needed_from);
+        value.extend_from_slice(state);
+        rows.push(META_KEY, Some(&value))?;
+        self.cold.write(META_SPACE, &rows)?;
+        self.meta_needed_from.store(needed_from, std::sync::atomic::Ordering::Release);
+        Ok(())
+    }
+
+    /// What was kept.
+    pub fn meta(&self) -> Result<Option<Vec<u8>>, ColdError> {
+        Ok(read_meta(&*self.cold)?.map(|(_, state)| state))
+    }
+
+    pub(crate) fn replication(&self) -> Option<&Arc<dyn Replication>> {
+        self.replication.as_ref().and_then(OnceLock::get)
+    }
+
+    /// The smallest place in the log that is still needed, given each partition's last cut.
+    pub(crate) fn needed_from(&self, cuts: &[u64]) -> u64 {
+        if self.replication.is_none() {
+            return cuts.iter().copied().min().unwrap_or(0);
+        }
+        let held = (0..cuts.len()).filter(|index| self.holds(*index as u16)).map(|index| cuts[index]);
+        let meta = self.meta_needed_from.load(std::sync::atomic::Ordering::Acquire);
+        held.min().unwrap_or(u64::MAX).min(meta)
+    }
+}
+
+/// The place in the log and the state that [`Engine::save_meta`] kept.
+pub(crate) fn read_meta(
+    cold: &dyn quipu_store::cold::ColdStore,
+) -> Result<Option<(u64, Vec<u8>)>, ColdError> {
+    let Some(value) = cold.get(META_SPACE, META_KEY)? else { return Ok(None) };
+    let mut reader = Reader::new(&value);
+    let needed_from = reader
+        .varint()
+        .map_err(|malformed| ColdError::Damaged(format!("space {META_SPACE}: {malformed}")))?;
+    Ok(Some((needed_from, value[value.len() - reader.len()..].to_vec())))
+}
+
+impl Partition {
+    /// Everything up to this mark is carried out.
+    pub(crate) fn set_mark(&mut self, mark: &[u8]) {
+        self.mark.clear();
+        self.mark.extend_from_slice(mark);
+    }
+}

@@ -1,0 +1,470 @@
+//! The codec of batches and their replies: what an entry of a replicated log holds, and what one node asks of another.
+//!
+//! Unlike a record of a single node's log, which says what was decided, a batch says what is asked: every replica decides,
+//! and comes to the same. Keys are written out, because a replica may begin anywhere.
+//!
+//! ```text
+//! batch    := requests:v request*  groups:v group*
+//! request  := verb:1 key [id index:v] argument*     verb: bit 7 says that an id follows; the rest is
+//!             0 read                               1 check: condition
+//!             2 add 1, nothing else asked          3 add, nothing else asked: delta:z
+//!             4 add: delta:z min:z max:z saturate:1 expiry condition
+//!             5 set: value:z expiry condition      6 reset: condition
+//!             7 delete: condition                  8 expire: expiry when:1
+//!             9 count                             10 clear
+//! condition := 0 always | 1 exists | 2 absent | 3 version:v | 4 birth:v version:v
+//! expiry   := 0 keep | 1 clear | 2 in:v | 3 at:v | 4 in:v if none | 5 at:v if none
+//! when     := 0 always, 1 none, 2 some, 3 later, 4 earlier, 5 some and later, 6 some and earlier
+//! group    := kind:1 start:v end:v argument*        0 atomic | 1 session: producer epoch:v sequence:v | 2 guard: until:v
+//! replies  := count:v reply*
+//! reply    := flags:1 refusal:1 previous:z applied:z cell      flags: 1 duplicate, 2 existed, 4 exists
+//! key, id, producer := length:v bytes
+//! ```
+//! Numbers, cells and refusals are coded as in [`crate::entry`].
+
+use quipu_counting::action::{Expire, Set};
+use quipu_counting::batch::RequestId;
+use quipu_counting::{
+    Action, Add, Batch, Condition, ExpireWhen, Expiry, Group, GroupKind, ID_BYTES_MAX, KEY_BYTES_MAX, Reply,
+    Request,
+};
+
+use crate::entry::{
+    Malformed, Reader, put_bytes, put_cell, put_refusal, put_varint, put_zigzag, read_refusal,
+};
+
+const HAS_ID: u8 = 0x80;
+
+/// Appends a batch, without replies.
+pub fn put_batch(out: &mut Vec<u8>, batch: &Batch) {
+    put_varint(out, batch.requests.len() as u64);
+    for request in &batch.requests {
+        put_request(out, batch, request);
+    }
+    put_varint(out, batch.groups.len() as u64);
+    for group in &batch.groups {
+        put_group(out, batch, group);
+    }
+}
+
+/// Reads a batch into an empty one. Whatever the bytes, what comes out can be run.
+pub fn read_batch(reader: &mut Reader<'_>, batch: &mut Batch) -> Result<(), Malformed> {
+    let requests = reader.count()?;
+    batch.requests.reserve(requests);
+    for _ in 0..requests {
+        read_request(reader, batch)?;
+    }
+    let mut from = 0;
+    for _ in 0..reader.count()? {
+        let group = read_group(reader, batch)?;
+        if group.start < from || group.start > group.end || group.end > requests {
+            return Err(Malformed("groups out of order"));
+        }
+        from = group.end;
+        batch.groups.push(group);
+    }
+    Ok(())
+}
+
+/// Appends replies.
+pub fn put_replies(out: &mut Vec<u8>, replies: &[Reply]) {
+    put_varint(out, replies.len() as u64);
+    for reply in replies {
+        let bit = |condition: bool, bit: u8| if condition { bit } else { 0 };
+        out.push(bit(reply.duplicate, 1) | bit(reply.existed, 2) | bit(reply.exists, 4));
+        put_refusal(out, reply.refusal);
+        put_zigzag(out, reply.previous);
+        put_zigzag(out, reply.applied);
+        put_cell(out, &reply.cell);
+    }
+}
+
+/// Reads replies.
+pub fn read_replies(reader: &mut Reader<'_>) -> Result<Vec<Reply>, Malformed> {
+    let count = reader.count()?;
+    let mut replies = Vec::with_capacity(count);
+    for _ in 0..count {
+        let flags = reader.byte()?;
+        if flags >= 8 {
+            return Err(Malformed("unknown reply flag; sent by a newer version?"));
+        }
+        replies.push(Reply {
+            duplicate: flags & 1 != 0,
+            existed: flags & 2 != 0,
+            exists: flags & 4 != 0,
+            refusal: read_refusal(reader.byte()?)?,
+            previous: reader.zigzag()?,
+            applied: reader.zigzag()?,
+            cell: reader.cell()?,
+        });
+    }
+    Ok(replies)
+}
+
+fn put_request(out: &mut Vec<u8>, batch: &Batch, request: &Request) {
+    let verb = match request.action {
+        Action::Read => 0,
+        Action::Check(_) => 1,
+        Action::Add(add) if add == Add::plain(1) => 2,
+        Action::Add(add) if add == Add::plain(add.delta) => 3,
+        Action::Add(_) => 4,
+        Action::Set(_) => 5,
+        Action::Reset(_) => 6,
+        Action::Delete(_) => 7,
+        Action::Expire(_) => 8,
+        Action::Count => 9,
+        Action::Clear => 10,
+    };
+    out.push(if request.id.is_some() { verb | HAS_ID } else { verb });
+    put_bytes(out, batch.bytes(request.key));
+    if let Some(RequestId { span, index }) = request.id {
+        put_bytes(out, batch.bytes(span));
+        put_varint(out, u64::from(index));
+    }
+    match request.action {
+        Action::Read | Action::Count | Action::Clear => {}
+        Action::Check(condition) | Action::Reset(condition) | Action::Delete(condition) => {
+            put_condition(out, condition);
+        }
+        Action::Add(_) if verb == 2 => {}
+        Action::Add(add) => {
+            put_zigzag(out, add.delta);
+            if verb == 4 {
+                put_zigzag(out, add.min);
+                put_zigzag(out, add.max);
+                out.push(u8::from(add.saturate));
+                put_expiry(out, add.expiry);
+                put_condition(out, add.condition);
+            }
+        }
+        Action::Set(set) => {
+            put_zigzag(out, set.value);
+            put_expiry(out, set.expiry);
+            put_condition(out, set.condition);
+        }
+        Action::Expire(expire) => {
+            put_expiry(out, expire.expiry);
+            out.push(expire.when as u8);
+        }
+    }
+}
+
+fn read_request(reader: &mut Reader<'_>, batch: &mut Batch) -> Result<(), Malformed> {
+    let verb = reader.byte()?;
+    let key = reader.bytes_up_to(KEY_BYTES_MAX)?;
+    let id = match verb & HAS_ID {
+        0 => None,
+        _ => {
+            let id = reader.bytes_up_to(ID_BYTES_MAX)?;
+            Some((id, u32::try_from(reader.varint()?).map_err(|_| Malformed("index under an id"))?))
+        }
+    };
+    let action = match verb & !HAS_ID {
+        0 => Action::Read,
+        1 => Action::Check(read_condition(reader)?),
+        2 => Action::Add(Add::plain(1)),
+        3 => Action::Add(Add::plain(reader.zigzag()?)),
+        4 => Action::Add(Add {
+            delta: reader.zigzag()?,
+            min: reader.zigzag()?,
+            max: reader.zigzag()?,
+            saturate: reader.flag()?,
+            expiry: read_expiry(reader)?,
+            condition: read_condition(reader)?,
+        }),
+        5 => Action::Set(Set {
+            value: reader.zigzag()?,
+            expiry: read_expiry(reader)?,
+            condition: read_condition(reader)?,
+        }),
+        6 => Action::Reset(read_condition(reader)?),
+        7 => Action::Delete(read_condition(reader)?),
+        8 => Action::Expire(Expire { expiry: read_expiry(reader)?, when: read_when(reader)? }),
+        9 => Action::Count,
+        10 => Action::Clear,
+        _ => return Err(Malformed("unknown verb; sent by a newer version?")),
+    };
+    if key.is_empty() != action.is_global() {
+        return Err(Malformed("a key where none belongs, or none where one does"));
+    }
+    match id {
+        Some((id, index)) => batch.push_with_id(key, action, id, index),
+        None => batch.push(key, action),
+    };
+    Ok(())
+}
+
+fn put_group(out: &mut Vec<u8>, batch: &Batch, group: &Group) {
+    out.push(match group.kind {
+        GroupKind::Atomic => 0,
+        GroupKind::Session { .. } => 1,
+        GroupKind::Guard { .. } => 2,
+    });
+    put_varint(out, group.start as u64);
+    put_varint(out, group.end as u64);
+    match group.kind {
+        GroupKind::Atomic => {}
+        GroupKind::Session { producer, epoch, sequence } => {
+            put_bytes(out, batch.bytes(producer));
+            put_varint(out, epoch);
+            put_varint(out, sequence);
+        }
+        GroupKind::Guard { until } => put_varint(out, until as u64),
+    }
+}
+
+fn read_group(reader: &mut Reader<'_>, batch: &mut Batch) -> Result<Group, Malformed> {
+    let place = |number: u64| usize::try_from(number).map_err(|_| Malformed("place of a group"));
+    let kind = reader.byte()?;
+    let (start, end) = (place(reader.varint()?)?, place(reader.varint()?)?);
+    let kind = match kind {
+        0 => GroupKind::Atomic,
+        1 => {
+            let producer = batch.intern(reader.bytes_up_to(ID_BYTES_MAX)?);
+            GroupKind::Session { producer, epoch: reader.varint()?, sequence: reader.varint()? }
+        }
+        2 => {
+            let only_looks = |request: &Request| matches!(request.action, Action::Check(_));
+            if !batch.requests.get(start..end).is_some_and(|checks| checks.iter().all(only_looks)) {
+                return Err(Malformed("a guard that does more than look"));
+            }
+            GroupKind::Guard { until: place(reader.varint()?)? }
+        }
+        _ => return Err(Malformed("unknown kind of group; sent by a newer version?")),
+    };
+    Ok(Group { start, end, kind })
+}
+
+fn put_condition(out: &mut Vec<u8>, condition: Condition) {
+    match condition {
+        Condition::Always => out.push(0),
+        Condition::Exists => out.push(1),
+        Condition::Absent => out.push(2),
+        Condition::Version(version) => {
+            out.push(3);
+            put_varint(out, version);
+        }
+        Condition::Tag { birth, version } => {
+            out.push(4);
+            put_varint(out, birth);
+            put_varint(out, version);
+        }
+    }
+}
+
+fn read_condition(reader: &mut Reader<'_>) -> Result<Condition, Malformed> {
+    Ok(match reader.byte()? {
+        0 => Condition::Always,
+        1 => Condition::Exists,
+        2 => Condition::Absent,
+        3 => Condition::Version(reader.varint()?),
+        4 => Condition::Tag { birth: reader.varint()?, version: reader.varint()? },
+        _ => return Err(Malformed("unknown condition; sent by a newer version?")),
+    })
+}
+
+fn put_expiry(out: &mut Vec<u8>, expiry: Expiry) {
+    let (tag, number) = match expiry {
+        Expiry::Keep => (0, None),
+        Expiry::Clear => (1, None),
+        Expiry::In(ms) => (2, Some(ms)),
+        Expiry::At(ms) => (3, Some(ms)),
+        Expiry::InIfNone(ms) => (4, Some(ms)),
+        Expiry::AtIfNone(ms) => (5, Some(ms)),
+    };
+    out.push(tag);
+    if let Some(number) = number {
+        put_varint(out, number);
+    }
+}
+
+fn read_expiry(reader: &mut Reader<'_>) -> Result<Expiry, Malformed> {
+    Ok(match reader.byte()? {
+        0 => Expiry::Keep,
+        1 => Expiry::Clear,
+        2 => Expiry::In(reader.varint()?),
+        3 => Expiry::At(reader.varint()?),
+        4 => Expiry::InIfNone(reader.varint()?),
+        5 => Expiry::AtIfNone(reader.varint()?),
+        _ => return Err(Malformed("unknown expiry; sent by a newer version?")),
+    })
+}
+
+const WHENS: [ExpireWhen; 7] = [
+    ExpireWhen::Always,
+    ExpireWhen::None,
+    ExpireWhen::Some,
+    ExpireWhen::Later,
+    ExpireWhen::Earlier,
+    ExpireWhen::SomeAndLater,
+    ExpireWhen::SomeAndEarlier,
+];
+
+fn read_when(reader: &mut Reader<'_>) -> Result<ExpireWhen, Malformed> {
+    let number = usize::from(reader.byte()?);
+    WHENS.get(number).copied().ok_or(Malformed("unknown condition of an expiry; sent by a newer version?"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use quipu_counting::{Cell, Refusal};
+
+    use super::*;
+
+    fn condition() -> impl Strategy<Value = Condition> {
+        prop_oneof![
+            Just(Condition::Always),
+            Just(Condition::Exists),
+            Just(Condition::Absent),
+            any::<u64>().prop_map(Condition::Version),
+            any::<(u64, u64)>().prop_map(|(birth, version)| Condition::Tag { birth, version }),
+        ]
+    }
+
+    fn expiry() -> impl Strategy<Value = Expiry> {
+        prop_oneof![
+            Just(Expiry::Keep),
+            Just(Expiry::Clear),
+            any::<u64>().prop_map(Expiry::In),
+            any::<u64>().prop_map(Expiry::At),
+            any::<u64>().prop_map(Expiry::InIfNone),
+            any::<u64>().prop_map(Expiry::AtIfNone),
+        ]
+    }
+
+    fn action() -> impl Strategy<Value = Action> {
+        let add = (any::<(i64, i64, i64, bool)>(), expiry(), condition()).prop_map(
+            |((delta, min, max, saturate), expiry, condition)| {
+                Action::Add(Add { delta, min, max, saturate, expiry, condition })
+            },
+        );
+        let set = (any::<i64>(), expiry(), condition())
+            .prop_map(|(value, expiry, condition)| Action::Set(Set { value, expiry, condition }));
+        let expire = (expiry(), 0..WHENS.len())
+            .prop_map(|(expiry, when)| Action::Expire(Expire { expiry, when: WHENS[when] }));
+        prop_oneof![
+            Just(Action::Read),
+            condition().prop_map(Action::Check),
+            Just(Action::Add(Add::plain(1))),
+            any::<i64>().prop_map(|delta| Action::Add(Add::plain(delta))),
+            add,
+            set,
+            condition().prop_map(Action::Reset),
+            condition().prop_map(Action::Delete),
+            expire,
+            Just(Action::Count),
+            Just(Action::Clear),
+        ]
+    }
+
+    type Asked = (Vec<u8>, Action, Option<(Vec<u8>, u32)>);
+
+    fn asked() -> impl Strategy<Value = Asked> {
+        let bytes = |least| prop::collection::vec(any::<u8>(), least..20);
+        (bytes(1), action(), prop::option::of((bytes(0), any::<u32>())))
+    }
+
+    fn batch_of(asked: &[Asked], groups: &[u8]) -> Batch {
+        let mut batch = Batch::default();
+        let mut kinds = groups.iter();
+        for requests in asked.chunks(3) {
+            let start = batch.requests.len();
+            for (key, action, id) in requests {
+                let key: &[u8] = if action.is_global() { &[] } else { key };
+                match id {
+                    Some((id, index)) => batch.push_with_id(key, *action, id, *index),
+                    None => batch.push(key, *action),
+                };
+            }
+            let is_check = |request: &Request| matches!(request.action, Action::Check(_));
+            match kinds.next() {
+                Some(0) => batch.group(start, GroupKind::Atomic),
+                Some(1) => {
+                    let producer = batch.intern(b"producer");
+                    batch.group(start, GroupKind::Session { producer, epoch: 7, sequence: u64::MAX });
+                }
+                Some(2) if batch.requests[start..].iter().all(is_check) => {
+                    batch.group(start, GroupKind::Guard { until: batch.requests.len() + 1 });
+                }
+                _ => {}
+            }
+        }
+        batch
+    }
+
+    /// What a batch says, with all its bytes written out.
+    fn said(batch: &Batch) -> String {
+        let requests = batch.requests.iter().map(|request| {
+            let id = request.id.map(|id| (batch.bytes(id.span), id.index));
+            format!("{:?} {:?} {id:?}", batch.bytes(request.key), request.action)
+        });
+        let groups = batch.groups.iter().map(|group| match group.kind {
+            GroupKind::Session { producer, epoch, sequence } => {
+                format!("{}..{} {:?} {epoch} {sequence}", group.start, group.end, batch.bytes(producer))
+            }
+            kind => format!("{}..{} {kind:?}", group.start, group.end),
+        });
+        requests.chain(groups).collect::<Vec<_>>().join("\n")
+    }
+
+    proptest! {
+        #[test]
+        fn a_batch_is_read_as_written(
+            asked in prop::collection::vec(asked(), 0..12),
+            groups in prop::collection::vec(0u8..4, 0..4),
+        ) {
+            let batch = batch_of(&asked, &groups);
+            let mut bytes = Vec::new();
+            put_batch(&mut bytes, &batch);
+            let mut read = Batch::default();
+            let mut reader = Reader::new(&bytes);
+            read_batch(&mut reader, &mut read).unwrap();
+            prop_assert!(reader.is_empty());
+            prop_assert_eq!(said(&read), said(&batch));
+            for length in 0..bytes.len() {
+                prop_assert!(read_batch(&mut Reader::new(&bytes[..length]), &mut Batch::default()).is_err());
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_an_error_or_a_batch_that_can_be_walked(
+            bytes in prop::collection::vec(any::<u8>(), 0..60),
+        ) {
+            let mut batch = Batch::default();
+            if read_batch(&mut Reader::new(&bytes), &mut batch).is_ok() {
+                said(&batch);
+            }
+            let _ = read_replies(&mut Reader::new(&bytes));
+        }
+    }
+
+    #[test]
+    fn replies_are_read_as_written() {
+        let cell = Cell { value: i64::MIN, version: u64::MAX, updated_at_ms: 3, birth: 4, expires_at_ms: 5 };
+        let replies = [
+            Reply::state(None),
+            Reply::state(Some(cell)),
+            Reply {
+                refusal: Some(Refusal::Fenced),
+                duplicate: true,
+                applied: i64::MAX,
+                ..Reply::state(None)
+            },
+        ];
+        let mut bytes = Vec::new();
+        put_replies(&mut bytes, &replies);
+        assert_eq!(read_replies(&mut Reader::new(&bytes)).unwrap(), replies);
+    }
+
+    #[test]
+    fn an_increment_costs_its_key_and_two_bytes() {
+        let mut batch = Batch::default();
+        batch.push(b"counter:1", Action::Add(Add::plain(1)));
+        let (mut one, mut two) = (Vec::new(), Vec::new());
+        put_batch(&mut one, &batch);
+        batch.push(b"counter:2", Action::Add(Add::plain(1)));
+        put_batch(&mut two, &batch);
+        assert_eq!(two.len() - one.len(), 9 + 2);
+    }
+}
