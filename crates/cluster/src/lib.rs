@@ -3,7 +3,13 @@
 //! | module | what lives there |
 //! |---|---|
 //! | [`command`] | what a group of a partition is asked to do |
+//! | [`node`] | one of the machines: its groups, and the way of a batch through them |
+//! | [`split`] | a batch cut into what each partition is asked |
+//! | [`transport`] | how nodes reach each other |
 //! | [`raft`] | consensus: what `openraft` is told and asked, and nowhere else |
 
 pub mod command;
+pub mod node;
 pub mod raft;
+pub mod split;
+pub mod transport;

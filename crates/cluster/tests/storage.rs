@@ -1,5 +1,7 @@
 //! The log and the state of a group, by openraft's own suite, and what they are after the process has ended in between.
 
+#![allow(clippy::unwrap_used, reason = "what a test cannot go on without")]
+
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -34,7 +36,8 @@ impl Node {
         let mut reader = JournalReader::new(4);
         let mut record = |start: u64, payload: &[u8]| reader.record(start, payload);
         let engine = Engine::open_replicated(path, options(), &mut record).unwrap();
-        let journal = reader.finish(Arc::clone(engine.log()));
+        let applied = |number: usize| Mark::decode(&engine.mark(number as u16)).ok()?.applied;
+        let journal = reader.finish(Arc::clone(engine.log()), applied);
         engine.replicate(Arc::clone(&journal) as Arc<dyn Replication>, &options()).unwrap();
         if !engine.holds(PARTITION) {
             engine.begin_to_hold(PARTITION, &Mark::default().encode()).unwrap();

@@ -25,11 +25,19 @@ pub enum Refusal {
     Fenced = 8,
     /// There is no room for another producer session.
     TooManyProducers = 9,
+    /// An all-or-none group names counters of several slots, and this deployment decides per slot.
+    CrossSlot = 10,
+    /// Nobody leads the counter's partition at the moment; nothing was changed.
+    NoLeader = 11,
+    /// Too few replicas of the counter's partition can be reached; nothing was changed.
+    NoQuorum = 12,
+    /// It may have been done or not: whoever asks again under the same request id learns which.
+    OutcomeUnknown = 13,
 }
 
 impl Refusal {
     /// Every refusal, for tables and tests.
-    pub const ALL: [Refusal; 9] = [
+    pub const ALL: [Refusal; 13] = [
         Refusal::Overflow,
         Refusal::BelowFloor,
         Refusal::AboveCeiling,
@@ -39,6 +47,10 @@ impl Refusal {
         Refusal::IdReused,
         Refusal::Fenced,
         Refusal::TooManyProducers,
+        Refusal::CrossSlot,
+        Refusal::NoLeader,
+        Refusal::NoQuorum,
+        Refusal::OutcomeUnknown,
     ];
 
     /// The stored number.
@@ -63,6 +75,10 @@ impl Refusal {
             Refusal::IdReused => "id-reused",
             Refusal::Fenced => "fenced",
             Refusal::TooManyProducers => "too-many-producers",
+            Refusal::CrossSlot => "cross-slot",
+            Refusal::NoLeader => "no-leader",
+            Refusal::NoQuorum => "no-quorum",
+            Refusal::OutcomeUnknown => "outcome-unknown",
         }
     }
 
@@ -75,7 +91,14 @@ impl Refusal {
             | Refusal::AboveCeiling
             | Refusal::ConditionUnmet
             | Refusal::GroupAborted => true,
-            Refusal::Disabled | Refusal::IdReused | Refusal::Fenced | Refusal::TooManyProducers => false,
+            Refusal::Disabled
+            | Refusal::IdReused
+            | Refusal::Fenced
+            | Refusal::TooManyProducers
+            | Refusal::CrossSlot
+            | Refusal::NoLeader
+            | Refusal::NoQuorum
+            | Refusal::OutcomeUnknown => false,
         }
     }
 }

@@ -58,8 +58,8 @@ pub enum Scope<'a> {
     Partition {
         /// Which.
         index: u16,
-        /// What it will have carried out with this batch.
-        mark: &'a [u8],
+        /// What it will have carried out with this batch, which was agreed on; `None` for one that only looks.
+        mark: Option<&'a [u8]>,
     },
 }
 
@@ -148,7 +148,7 @@ impl Engine {
     ) -> Result<Attempt, Unavailable> {
         let writes = may_write(batch);
         let appender = match (writes, scope) {
-            (true, Scope::Node) if self.replication.is_some() => {
+            (true, Scope::Node | Scope::Partition { mark: None, .. }) if self.replication.is_some() => {
                 return Err(Unavailable::Unsupported(
                     "what changes a replicated counter must be agreed on".into(),
                 ));
@@ -177,6 +177,7 @@ impl Engine {
         {
             return Ok(Attempt::Missing(missing));
         }
+        let times: SmallVec<[u64; 16]> = guards.iter().flatten().map(|held| held.time_ms).collect();
         guards.iter_mut().flatten().for_each(|held| held.begin(now_ms));
         let mut run = Run {
             guards: &mut guards,
@@ -189,10 +190,17 @@ impl Engine {
             scope,
         };
         run.all(batch);
-        if let Scope::Partition { index, mark } = scope {
-            let held = run.held(index);
-            held.effects.clear();
-            held.set_mark(mark);
+        match scope {
+            Scope::Partition { index, mark: Some(mark) } => {
+                let held = run.held(index);
+                held.effects.clear();
+                held.set_mark(mark);
+            }
+            // Time is agreed on like everything else: looking does not move it.
+            _ if self.replication.is_some() => {
+                guards.iter_mut().flatten().zip(times).for_each(|(held, time_ms)| held.time_ms = time_ms);
+            }
+            _ => {}
         }
         let offset = match appender {
             Some(appender) => {

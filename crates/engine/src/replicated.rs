@@ -97,16 +97,19 @@ impl Engine {
         time_ms: u64,
         mark: &[u8],
     ) -> Result<(), Unavailable> {
+        self.run_in(Scope::Partition { index: partition, mark: Some(mark) }, batch, time_ms)
+    }
+
+    /// Answers a batch that only looks, as the partition is here. What it needs is fetched first, so this may block.
+    pub fn read(&self, partition: u16, batch: &mut Batch, now_ms: u64) -> Result<(), Unavailable> {
+        self.run_in(Scope::Partition { index: partition, mark: None }, batch, now_ms)
+    }
+
+    fn run_in(&self, scope: Scope<'_>, batch: &mut Batch, time_ms: u64) -> Result<(), Unavailable> {
         let mut fetched = Fetched::default();
         let mut yields = true;
         loop {
-            match self.attempt(
-                batch,
-                time_ms,
-                &fetched,
-                yields,
-                Scope::Partition { index: partition, mark },
-            )? {
+            match self.attempt(batch, time_ms, &fetched, yields, scope)? {
                 Attempt::Done(_) => return Ok(()),
                 Attempt::Missing(missing) => self.fetch(missing, &mut fetched).map_err(cold_unavailable)?,
                 Attempt::Crowded(partition) => {

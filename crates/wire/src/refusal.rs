@@ -52,6 +52,10 @@ pub const fn of_refusal(refusal: Refusal) -> &'static Presentation {
         Refusal::IdReused => &ID_REUSED,
         Refusal::Fenced => &FENCED,
         Refusal::TooManyProducers => &TOO_MANY_PRODUCERS,
+        Refusal::CrossSlot => &CROSS_SLOT,
+        Refusal::NoLeader => &NO_LEADER,
+        Refusal::NoQuorum => &NO_QUORUM,
+        Refusal::OutcomeUnknown => &OUTCOME_UNKNOWN,
     }
 }
 
@@ -129,6 +133,26 @@ static FENCED: Presentation =
     row("FENCED", "a newer epoch of this producer has taken over, nothing was changed", false, 409, 7, false);
 static TOO_MANY_PRODUCERS: Presentation =
     row("BUSY", "there is no room for another producer, nothing was changed", false, 503, 8, true);
+static CROSS_SLOT: Presentation =
+    row("CROSSSLOT", "Keys in request don't hash to the same slot", false, 400, 2, false);
+static NO_LEADER: Presentation = row(
+    "CLUSTERDOWN",
+    "nobody leads the partition of this counter at the moment, nothing was changed; retry",
+    false,
+    503,
+    8,
+    true,
+);
+static NO_QUORUM: Presentation = row(
+    "CLUSTERDOWN",
+    "too few replicas of this counter can be reached, nothing was changed; retry",
+    false,
+    503,
+    8,
+    true,
+);
+static OUTCOME_UNKNOWN: Presentation =
+    row("UNAVAILABLE", "outcome unknown, retry with the same request id", false, 504, 10, true);
 
 static FULL: Presentation = row("FULL", "", false, 503, 9, true);
 static FAILED: Presentation = row("UNAVAILABLE", "", false, 504, 10, true);

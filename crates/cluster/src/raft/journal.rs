@@ -149,8 +149,14 @@ impl JournalReader {
         self.groups.get_mut(number).ok_or(Malformed("group number"))
     }
 
-    /// The log was read to its end.
-    pub fn finish(self, log: Arc<Log>) -> Arc<Journal> {
+    /// The log was read to its end. `applied` says up to where each group's state is on disk: older entries may be gone with
+    /// their segments.
+    pub fn finish(mut self, log: Arc<Log>, applied: impl Fn(usize) -> Option<LogId>) -> Arc<Journal> {
+        for (number, group) in self.groups.iter_mut().enumerate() {
+            if let Some(applied) = applied(number) {
+                group.purge(applied);
+            }
+        }
         let groups = self.groups.into_iter().map(|group| Arc::new(Mutex::new(group))).collect();
         Arc::new(Journal { log, groups, tell: OnceLock::new() })
     }

@@ -53,7 +53,8 @@ impl Mark {
         Ok(Mark { applied, membership })
     }
 
-    fn meta(&self) -> SnapshotMetaOf<Types> {
+    /// What it says of a snapshot.
+    pub fn meta(&self) -> SnapshotMetaOf<Types> {
         SnapshotMetaOf::<Types> { last_log_id: self.applied, last_membership: self.membership.clone() }
     }
 }
@@ -142,7 +143,7 @@ impl RaftStateMachine<Types> for Machine {
     ) -> Result<(), io::Error> {
         let (engine, partition) = (Arc::clone(&self.engine), self.partition);
         let install = move || -> io::Result<Vec<u8>> {
-            let file = snapshot.into_file(engine.scratch_folder())?;
+            let (file, _) = snapshot.into_file(engine.scratch_folder())?;
             engine.install(partition, &mut BufReader::new(file)).map_err(io::Error::other)?;
             Ok(engine.mark(partition))
         };
@@ -205,19 +206,19 @@ impl std::fmt::Debug for SnapshotSource {
 }
 
 impl SnapshotSource {
-    /// As a file to read from its beginning. Blocks.
-    pub fn into_file(self, scratch: PathBuf) -> io::Result<File> {
-        let mut file = match self {
+    /// As a file to read from its beginning, with its mark where that is known. Blocks.
+    pub fn into_file(self, scratch: PathBuf) -> io::Result<(File, Vec<u8>)> {
+        let (mut file, mark) = match self {
             SnapshotSource::Here(engine, partition) => {
                 let file = nameless_file(&scratch)?;
                 let mut out = BufWriter::new(file);
-                engine.export(partition, &mut out).map_err(io::Error::other)?;
-                out.into_inner().map_err(|error| error.into_error())?
+                let mark = engine.export(partition, &mut out).map_err(io::Error::other)?;
+                (out.into_inner().map_err(|error| error.into_error())?, mark)
             }
-            SnapshotSource::Received(file) => file,
+            SnapshotSource::Received(file) => (file, Vec::new()),
         };
         file.seek(SeekFrom::Start(0))?;
-        Ok(file)
+        Ok((file, mark))
     }
 }
 

@@ -1,0 +1,472 @@
+//! One group on one node: its replica, the way to the other replicas, and what they ask.
+//!
+//! ```text
+//! question := 1 group:v append | 2 group:v ask | 3 group:v ask in advance | 4 group:v transfer
+//!           | 5 group:v id:v offset:v bytes                  a piece of a snapshot
+//!           | 6 group:v id:v length:v vote mark              that was all of it: install it
+//! answer   := 0 (what message.rs says; for 5 nothing, for 6 a vote) | 1 length:v why not
+//! ```
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::future::Future;
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use openraft::errors::{
+    ClientWriteError, Fatal, LinearizableReadError, NetworkError, RPCError, RaftError, ReplicationClosed,
+    StreamingError, Unreachable,
+};
+use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, ReadPolicy, SnapshotResponse, TransferLeaderRequest,
+    TransferLeaderResponse, VoteRequest, VoteResponse,
+};
+use openraft::type_config::alias::SnapshotOf;
+use openraft::{Raft, SnapshotPolicy};
+use parking_lot::Mutex;
+use quipu_engine::Engine;
+use quipu_wire::entry::{Malformed, Reader, put_bytes, put_varint};
+
+use super::codec::{put_vote, read_vote};
+use super::journal::Journal;
+use super::machine::{Machine, Mark, SnapshotSource, nameless_file};
+use super::message;
+use super::types::{Answer, Command, NodeId, Types, Vote};
+use crate::transport::{Transport, Unreached};
+
+/// How fast a group notices things.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// How often a leader says that it is there.
+    pub heartbeat: Duration,
+    /// How long nobody says so before there is an election: a random time between this and twice this.
+    pub election: Duration,
+    /// Entries that stay in memory behind a checkpoint, for replicas that are a little behind.
+    pub entries_kept: u64,
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace {
+            heartbeat: Duration::from_millis(250),
+            election: Duration::from_millis(1_000),
+            entries_kept: 512,
+        }
+    }
+}
+
+/// Entries in one message at most.
+const ENTRIES_SENT_MAX: u64 = 1_024;
+/// A piece of a snapshot.
+const PIECE_BYTES: usize = 1 << 20;
+/// How long a replica may take to install a snapshot.
+const INSTALL_MS_MAX: u64 = 300_000;
+
+/// Why a group did not do what it was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotDone {
+    /// Another leads, perhaps this one; nothing was changed.
+    NotLeader(Option<NodeId>),
+    /// Too few replicas answer; nothing was changed.
+    NoQuorum,
+    /// It may be done or not.
+    Unknown,
+    /// The replica has stopped.
+    Stopped(String),
+}
+
+/// How things stand with a replica. Entries are numbered from 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// Who leads, as far as is known here.
+    pub leader: Option<NodeId>,
+    /// The term that is known here.
+    pub term: u64,
+    /// The last entry of its log.
+    pub last: Option<u64>,
+    /// The last entry it carried out.
+    pub applied: Option<u64>,
+    /// The last entry that is in its checkpoint only.
+    pub purged: Option<u64>,
+}
+
+/// See the head of this file.
+pub struct Group {
+    raft: Raft<Types, Machine>,
+    engine: Arc<Engine>,
+    has_news: Arc<AtomicBool>,
+    /// Snapshots that others are sending, by sender.
+    arriving: Mutex<BTreeMap<NodeId, Arriving>>,
+}
+
+struct Arriving {
+    id: u64,
+    file: File,
+    length: u64,
+}
+
+impl Group {
+    /// Starts the replica of a partition that the node holds.
+    pub async fn start(
+        node: NodeId,
+        number: u16,
+        engine: Arc<Engine>,
+        journal: &Arc<Journal>,
+        transport: Arc<dyn Transport>,
+        pace: Pace,
+    ) -> Result<Group, String> {
+        let has_news = Arc::new(AtomicBool::new(false));
+        let machine = Machine::new(Arc::clone(&engine), number, Arc::clone(&has_news))
+            .map_err(|error| format!("the mark of partition {number}: {error}"))?;
+        let links = Links { group: number, engine: Arc::clone(&engine), transport };
+        let config = config(number, pace).map_err(|error| error.to_string())?;
+        let log = journal.group(usize::from(number));
+        let raft = Raft::new(node, Arc::new(config), links, log, machine).await;
+        let raft = raft.map_err(|error| format!("the group of partition {number}: {error}"))?;
+        Ok(Group { raft, engine, has_news, arriving: Mutex::default() })
+    }
+
+    /// The first replicas of all, told to one of them once.
+    pub async fn found(&self, nodes: &[NodeId]) -> Result<(), String> {
+        let members: BTreeMap<NodeId, ()> = nodes.iter().map(|node| (*node, ())).collect();
+        self.raft.initialize(members).await.map_err(|error| error.to_string())
+    }
+
+    /// Who leads, as far as is known here.
+    pub fn leader(&self) -> Option<NodeId> {
+        use openraft::async_runtime::WatchReceiver;
+        self.raft.metrics().borrow_watched().current_leader
+    }
+
+    /// How things stand.
+    pub fn status(&self) -> Status {
+        use openraft::async_runtime::WatchReceiver;
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        Status {
+            leader: metrics.current_leader,
+            term: metrics.current_term,
+            last: metrics.last_log_index,
+            applied: metrics.last_applied.map(|applied| applied.index),
+            purged: metrics.purged.map(|purged| purged.index),
+        }
+    }
+
+    /// Has a command agreed on and carried out.
+    pub async fn propose(&self, command: Vec<u8>) -> Result<Answer, NotDone> {
+        match self.raft.client_write(Command(Bytes::from(command))).await {
+            Ok(written) => Ok(written.data),
+            Err(RaftError::APIError(ClientWriteError::ForwardToLeader(forward))) => {
+                Err(NotDone::NotLeader(forward.leader_id))
+            }
+            Err(RaftError::APIError(_)) => Err(NotDone::Unknown),
+            Err(RaftError::Fatal(fatal)) => Err(stopped(&fatal)),
+        }
+    }
+
+    /// Returns when everything that was acknowledged before the call is carried out here, and this node leads: what is read
+    /// now is the truth.
+    pub async fn confirm(&self) -> Result<(), NotDone> {
+        if self.raft.ensure_linearizable(ReadPolicy::LeaseRead).await.is_ok() {
+            return Ok(());
+        }
+        match self.raft.ensure_linearizable(ReadPolicy::ReadIndex).await {
+            Ok(_) => Ok(()),
+            Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(forward))) => {
+                Err(NotDone::NotLeader(forward.leader_id))
+            }
+            Err(RaftError::APIError(_)) => Err(NotDone::NoQuorum),
+            Err(RaftError::Fatal(fatal)) => Err(stopped(&fatal)),
+        }
+    }
+
+    /// The engine has made a checkpoint: what it contains may leave the log.
+    pub async fn checkpointed(&self) {
+        self.has_news.store(true, Ordering::Release);
+        let _ = self.raft.trigger().snapshot().await;
+    }
+
+    /// Hands the lead to another replica, if this one has it.
+    pub async fn hand_over(&self, to: NodeId) {
+        let _ = self.raft.trigger().transfer_leader(to).await;
+    }
+
+    /// Ends the replica.
+    pub async fn stop(&self) {
+        let _ = self.raft.shutdown().await;
+    }
+
+    /// Answers another replica.
+    pub async fn answer(&self, from: NodeId, kind: u8, reader: &mut Reader<'_>) -> Vec<u8> {
+        let mut out = vec![0];
+        match self.answer_to(from, kind, reader, &mut out).await {
+            Ok(()) => out,
+            Err(why) => {
+                let mut out = vec![1];
+                put_bytes(&mut out, why.as_bytes());
+                out
+            }
+        }
+    }
+
+    async fn answer_to(
+        &self,
+        from: NodeId,
+        kind: u8,
+        reader: &mut Reader<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), String> {
+        let malformed = |error: Malformed| error.to_string();
+        match kind {
+            1 => {
+                let request = message::read_append(reader).map_err(malformed)?;
+                let response = self.raft.append_entries(request).await.map_err(|error| error.to_string())?;
+                message::put_appended(out, &response);
+            }
+            2 | 3 => {
+                let request = message::read_ask(reader).map_err(malformed)?;
+                let response = match kind {
+                    2 => self.raft.vote(request).await,
+                    _ => self.raft.pre_vote(request).await,
+                };
+                message::put_given(out, &response.map_err(|error| error.to_string())?);
+            }
+            4 => {
+                let request = message::read_transfer(reader).map_err(malformed)?;
+                let response = self.raft.handle_transfer_leader(request).await;
+                out.push(u8::from(!matches!(response, Ok(Ok(())))));
+            }
+            5 => self.take_piece(from, reader)?,
+            6 => {
+                let (id, length) = (reader.varint().map_err(malformed)?, reader.varint().map_err(malformed)?);
+                let vote = read_vote(reader).map_err(malformed)?;
+                let mark = Mark::decode(reader.bytes().map_err(malformed)?).map_err(malformed)?;
+                let arrived = self.arriving.lock().remove(&from);
+                let file = arrived.filter(|arrived| arrived.id == id && arrived.length == length);
+                let file = file.ok_or("a snapshot of which pieces are missing")?.file;
+                let snapshot =
+                    SnapshotOf::<Types, _> { meta: mark.meta(), snapshot: SnapshotSource::Received(file) };
+                let installed = self.raft.install_full_snapshot(vote, snapshot).await;
+                put_vote(out, &installed.map_err(|error| error.to_string())?.vote);
+            }
+            _ => return Err("a question that this version does not know".into()),
+        }
+        Ok(())
+    }
+
+    fn take_piece(&self, from: NodeId, reader: &mut Reader<'_>) -> Result<(), String> {
+        let malformed = |error: Malformed| error.to_string();
+        let (id, offset) = (reader.varint().map_err(malformed)?, reader.varint().map_err(malformed)?);
+        let bytes = reader.bytes().map_err(malformed)?;
+        let mut arriving = self.arriving.lock();
+        if offset == 0 {
+            let file = nameless_file(&self.engine.scratch_folder()).map_err(|error| error.to_string())?;
+            arriving.insert(from, Arriving { id, file, length: 0 });
+        }
+        match arriving.get_mut(&from) {
+            Some(known) if known.id == id && known.length == offset => {
+                known.file.write_all(bytes).map_err(|error| error.to_string())?;
+                known.length += bytes.len() as u64;
+                Ok(())
+            }
+            _ => Err("a piece of a snapshot out of order".into()),
+        }
+    }
+}
+
+fn stopped(fatal: &Fatal<Types>) -> NotDone {
+    NotDone::Stopped(fatal.to_string())
+}
+
+fn config(number: u16, pace: Pace) -> Result<openraft::Config, openraft::ConfigError> {
+    let election = pace.election.as_millis() as u64;
+    openraft::Config {
+        cluster_name: format!("partition {number}"),
+        heartbeat_interval: pace.heartbeat.as_millis() as u64,
+        election_timeout_min: election,
+        election_timeout_max: election * 2,
+        install_snapshot_timeout: INSTALL_MS_MAX,
+        max_payload_entries: ENTRIES_SENT_MAX,
+        // Checkpoints are the engine's business.
+        snapshot_policy: SnapshotPolicy::Never,
+        max_in_snapshot_log_to_keep: pace.entries_kept,
+        purge_batch_size: pace.entries_kept.div_ceil(2).max(1),
+        enable_pre_vote: Some(true),
+        // At least a lease and an election, each of up to twice the time.
+        quorum_loss_probe_interval: Some(election * 4),
+        // Whoever led before a restart does not know what happened meanwhile.
+        enable_leader_restore: Some(false),
+        ..openraft::Config::default()
+    }
+    .validate()
+}
+
+/// The way to the other replicas.
+struct Links {
+    group: u16,
+    engine: Arc<Engine>,
+    transport: Arc<dyn Transport>,
+}
+
+impl RaftNetworkFactory<Types> for Links {
+    type Network = Link;
+
+    async fn new_client(&mut self, target: NodeId, _node: &()) -> Link {
+        Link {
+            group: self.group,
+            target,
+            engine: Arc::clone(&self.engine),
+            transport: Arc::clone(&self.transport),
+        }
+    }
+}
+
+/// The way to one of them.
+struct Link {
+    group: u16,
+    target: NodeId,
+    engine: Arc<Engine>,
+    transport: Arc<dyn Transport>,
+}
+
+impl Link {
+    fn question(&self, kind: u8) -> Vec<u8> {
+        let mut question = vec![kind];
+        put_varint(&mut question, u64::from(self.group));
+        question
+    }
+
+    async fn ask<T>(
+        &self,
+        question: Vec<u8>,
+        within: Duration,
+        read: impl FnOnce(&mut Reader<'_>) -> Result<T, Malformed>,
+    ) -> Result<T, RPCError<Types>> {
+        let network = |error: Unreached| RPCError::Network(NetworkError::new(&error));
+        let answering = self.transport.ask(self.target, Bytes::from(question));
+        let answer = match tokio::time::timeout(within, answering).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(unreached)) => return Err(RPCError::Unreachable(Unreachable::new(&unreached))),
+            Err(_) => return Err(network(Unreached(format!("node {} does not answer", self.target)))),
+        };
+        let mut reader = Reader::new(&answer);
+        let read = match reader.byte() {
+            Ok(0) => read(&mut reader).map_err(|error| error.to_string()),
+            Ok(_) => Err(reader
+                .bytes()
+                .map_or_else(|error| error.to_string(), |why| String::from_utf8_lossy(why).into_owned())),
+            Err(error) => Err(error.to_string()),
+        };
+        read.map_err(|why| RPCError::Unreachable(Unreachable::new(&Unreached(why))))
+    }
+}
+
+/// Tells snapshots on their way to one replica apart.
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+impl RaftNetworkV2<Types> for Link {
+    type SnapshotData = SnapshotSource;
+
+    async fn append_entries(
+        &mut self,
+        rpc: AppendEntriesRequest<Types>,
+        option: RPCOption,
+    ) -> Result<AppendEntriesResponse<Types>, RPCError<Types>> {
+        let mut question = self.question(1);
+        message::put_append(&mut question, &rpc);
+        self.ask(question, option.soft_ttl(), message::read_appended).await
+    }
+
+    async fn vote(
+        &mut self,
+        rpc: VoteRequest<Types>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<Types>, RPCError<Types>> {
+        let mut question = self.question(2);
+        message::put_ask(&mut question, &rpc);
+        self.ask(question, option.soft_ttl(), message::read_given).await
+    }
+
+    async fn pre_vote(
+        &mut self,
+        rpc: VoteRequest<Types>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<Types>, RPCError<Types>> {
+        let mut question = self.question(3);
+        message::put_ask(&mut question, &rpc);
+        self.ask(question, option.soft_ttl(), message::read_given).await
+    }
+
+    async fn transfer_leader(
+        &mut self,
+        req: TransferLeaderRequest<Types>,
+        option: RPCOption,
+    ) -> Result<TransferLeaderResponse<Types>, RPCError<Types>> {
+        let mut question = self.question(4);
+        message::put_transfer(&mut question, &req);
+        self.ask(question, option.soft_ttl(), |reader| reader.flag()).await.map(|_| Ok(()))
+    }
+
+    async fn full_snapshot(
+        &mut self,
+        vote: Vote,
+        snapshot: SnapshotOf<Types, SnapshotSource>,
+        cancel: impl Future<Output = ReplicationClosed> + Send + 'static,
+        option: RPCOption,
+    ) -> Result<SnapshotResponse<Types>, StreamingError<Types>> {
+        tokio::select! {
+            closed = cancel => Err(StreamingError::Closed(closed)),
+            sent = self.send(vote, snapshot, option.soft_ttl()) => sent,
+        }
+    }
+}
+
+impl Link {
+    /// Sends a snapshot piece by piece and waits until it is installed.
+    async fn send(
+        &self,
+        vote: Vote,
+        snapshot: SnapshotOf<Types, SnapshotSource>,
+        within: Duration,
+    ) -> Result<SnapshotResponse<Types>, StreamingError<Types>> {
+        let local = |error: io::Error| StreamingError::Unreachable(Unreachable::new(&error));
+        let scratch = self.engine.scratch_folder();
+        let read = tokio::task::spawn_blocking(move || snapshot.snapshot.into_file(scratch)).await;
+        let (mut file, mark) = read.map_err(|error| local(io::Error::other(error)))?.map_err(local)?;
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        let mut offset = 0;
+        loop {
+            let mut piece = vec![0; PIECE_BYTES];
+            let count = file.read(&mut piece).map_err(local)?;
+            if count == 0 {
+                break;
+            }
+            let mut question = self.question(5);
+            put_varint(&mut question, id);
+            put_varint(&mut question, offset);
+            put_bytes(&mut question, &piece[..count]);
+            self.ask(question, within, |_| Ok(())).await.map_err(streaming)?;
+            offset += count as u64;
+        }
+        let mut question = self.question(6);
+        put_varint(&mut question, id);
+        put_varint(&mut question, offset);
+        put_vote(&mut question, &vote);
+        put_bytes(&mut question, &mark);
+        let vote = self.ask(question, within, read_vote).await.map_err(streaming)?;
+        Ok(SnapshotResponse { vote })
+    }
+}
+
+fn streaming(error: RPCError<Types>) -> StreamingError<Types> {
+    match error {
+        RPCError::Timeout(error) => StreamingError::Timeout(error),
+        RPCError::Unreachable(error) => StreamingError::Unreachable(error),
+        RPCError::Network(error) => StreamingError::Network(error),
+        RPCError::RemoteError(error) => StreamingError::Unreachable(Unreachable::new(&error)),
+    }
+}

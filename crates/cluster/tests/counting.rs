@@ -1,0 +1,313 @@
+//! Three nodes in one process that count together, through cuts, ends and restarts.
+
+#![allow(clippy::unwrap_used, reason = "what a test cannot go on without")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use quipu_cluster::node::{Node, Settings};
+use quipu_cluster::raft::{NodeId, Pace, Status};
+use quipu_cluster::transport::{Answering, Transport, Unreached};
+use quipu_counting::placement::{Node as Place, Placement, Shape, VIRTUAL_NODES_DEFAULT, plan};
+use quipu_counting::slot::{partition, slot};
+use quipu_counting::{Action, Add, Batch, Cell, Reply};
+use quipu_engine::Options;
+use quipu_store::LogOptions;
+
+const PARTITIONS: u16 = 4;
+
+/// What lies between the nodes.
+#[derive(Default)]
+struct Net {
+    nodes: Mutex<BTreeMap<NodeId, Weak<Node>>>,
+    /// From one to another, not the other way.
+    cuts: Mutex<BTreeSet<(NodeId, NodeId)>>,
+}
+
+impl Net {
+    fn is_cut(&self, from: NodeId, to: NodeId) -> bool {
+        self.cuts.lock().unwrap().contains(&(from, to))
+    }
+
+    /// Cuts a node off from all others.
+    fn isolate(&self, node: NodeId) {
+        let mut cuts = self.cuts.lock().unwrap();
+        for other in (1..=3).filter(|other| *other != node) {
+            cuts.extend([(node, other), (other, node)]);
+        }
+    }
+
+    fn heal(&self) {
+        self.cuts.lock().unwrap().clear();
+    }
+}
+
+struct Wire {
+    from: NodeId,
+    net: Arc<Net>,
+}
+
+impl Transport for Wire {
+    fn ask(&self, to: NodeId, question: Bytes) -> Answering {
+        let (from, net) = (self.from, Arc::clone(&self.net));
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            let unreached = || Unreached(format!("node {to} cannot be reached from {from}"));
+            let node = net.nodes.lock().unwrap().get(&to).and_then(Weak::upgrade);
+            let node = node.filter(|_| !net.is_cut(from, to)).ok_or_else(unreached)?;
+            let answer = node.receive(from, &question).await;
+            if net.is_cut(to, from) { Err(unreached()) } else { Ok(answer) }
+        })
+    }
+}
+
+struct Cluster {
+    net: Arc<Net>,
+    folder: tempfile::TempDir,
+    nodes: BTreeMap<NodeId, Arc<Node>>,
+}
+
+impl Cluster {
+    async fn start() -> Cluster {
+        let folder = tempfile::tempdir().unwrap();
+        let mut cluster = Cluster { net: Arc::default(), folder, nodes: BTreeMap::new() };
+        for id in 1..=3 {
+            cluster.open(id).await;
+        }
+        let places: Vec<Place> = (1..=3).map(|id| Place { id, zone: None }).collect();
+        let shape = Shape { partitions: PARTITIONS, replicas: 3, virtual_nodes: VIRTUAL_NODES_DEFAULT };
+        let placement = plan(&places, shape, &Placement::default());
+        // All hold their partitions before anybody asks for votes.
+        let founding = cluster.nodes.values().map(|node| node.found(placement.clone()));
+        for founded in futures_util::future::join_all(founding).await {
+            founded.unwrap();
+        }
+        cluster
+    }
+
+    fn path(&self, id: NodeId) -> PathBuf {
+        self.folder.path().join(id.to_string())
+    }
+
+    async fn open(&mut self, id: NodeId) {
+        let log = LogOptions { segment_bytes: 1 << 20, ..LogOptions::default() };
+        // The same secrets on every node: request ids must be the same everywhere.
+        let options = Options { partitions: PARTITIONS, log, entropy: Some([7; 40]), ..Options::default() };
+        let settings = Settings {
+            id,
+            path: self.path(id),
+            options,
+            pace: Pace {
+                heartbeat: Duration::from_millis(50),
+                election: Duration::from_millis(200),
+                entries_kept: 4,
+            },
+            patience: Duration::from_secs(20),
+        };
+        let wire = Arc::new(Wire { from: id, net: Arc::clone(&self.net) });
+        let node = Node::open(settings, wire).await.unwrap();
+        self.net.nodes.lock().unwrap().insert(id, Arc::downgrade(&node));
+        self.nodes.insert(id, node);
+    }
+
+    async fn stop(&mut self, id: NodeId) {
+        self.net.nodes.lock().unwrap().remove(&id);
+        let node = self.nodes.remove(&id).unwrap();
+        node.stop().await;
+        // Whoever still asks it something keeps its folder for a moment.
+        while Arc::strong_count(&node) > 1 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn run(&self, id: NodeId, batch: &mut Batch) -> Vec<Reply> {
+        self.nodes[&id].execute(batch).await;
+        batch.replies.clone()
+    }
+
+    async fn add(&self, id: NodeId, key: &str) -> Reply {
+        let mut batch = Batch::default();
+        batch.push(key.as_bytes(), Action::Add(Add::plain(1)));
+        self.run(id, &mut batch).await[0]
+    }
+
+    async fn add_under(&self, id: NodeId, key: &str, request: &str) -> Reply {
+        let mut batch = Batch::default();
+        batch.push_with_id(key.as_bytes(), Action::Add(Add::plain(1)), request.as_bytes(), 0);
+        self.run(id, &mut batch).await[0]
+    }
+
+    async fn read(&self, id: NodeId, key: &str) -> Reply {
+        let mut batch = Batch::default();
+        batch.push(key.as_bytes(), Action::Read);
+        self.run(id, &mut batch).await[0]
+    }
+
+    /// What a node itself has of a counter, however far it is.
+    fn local(&self, id: NodeId, key: &str) -> Cell {
+        let mut batch = Batch::default();
+        batch.push(key.as_bytes(), Action::Read);
+        self.nodes[&id].engine().read(of(key), &mut batch, 0).unwrap();
+        batch.replies[0].cell
+    }
+
+    fn leader(&self, asked: NodeId, partition: u16) -> Option<NodeId> {
+        self.nodes[&asked].group(partition)?.leader()
+    }
+
+    fn status(&self, id: NodeId) -> Vec<Status> {
+        (0..PARTITIONS).map(|number| self.nodes[&id].group(number).unwrap().status()).collect()
+    }
+
+    /// Whether these entries and some behind them have left the logs of a node.
+    fn has_purged(&self, id: NodeId, entries: &[u64]) -> bool {
+        self.status(id).iter().zip(entries).all(|(status, entry)| status.purged > Some(*entry))
+    }
+
+    /// Waits until all nodes have carried out the same.
+    async fn agree(&self, keys: &[String]) {
+        for _ in 0..1_000 {
+            let is_same = |key: &String| {
+                let cells: Vec<Cell> = self.nodes.keys().map(|id| self.local(*id, key)).collect();
+                cells.windows(2).all(|pair| pair[0] == pair[1])
+            };
+            if keys.iter().all(is_same) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("the replicas differ");
+    }
+}
+
+fn of(key: &str) -> u16 {
+    partition(slot(key.as_bytes()), PARTITIONS)
+}
+
+fn keys() -> Vec<String> {
+    (0..20).map(|number| format!("counter:{number}")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn any_node_counts_and_reads_any_counter() {
+    let cluster = Cluster::start().await;
+    for round in 1..=3 {
+        for key in keys() {
+            assert_eq!(cluster.add(round, &key).await.cell.value, round as i64, "{key}");
+        }
+    }
+    for id in 1..=3 {
+        for key in keys() {
+            assert_eq!(cluster.read(id, &key).await.cell.value, 3);
+        }
+    }
+    let mut batch = Batch::default();
+    for key in keys() {
+        batch.push(key.as_bytes(), Action::Add(Add::plain(10)));
+        batch.push(key.as_bytes(), Action::Read);
+    }
+    batch.push(b"", Action::Count);
+    let replies = cluster.run(2, &mut batch).await;
+    assert!(replies[..40].iter().all(|reply| reply.refusal.is_none() && reply.cell.value == 13));
+    assert_eq!(replies[40].cell.value, 20);
+    cluster.agree(&keys()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_acknowledged_survives_the_end_of_a_leader_and_is_counted_once() {
+    let mut cluster = Cluster::start().await;
+    let key = "stock";
+    for request in 0..20 {
+        assert_eq!(cluster.add_under(1, key, &format!("r{request}")).await.refusal, None);
+    }
+    let leader = cluster.leader(1, of(key)).unwrap();
+    cluster.stop(leader).await;
+    let other = *cluster.nodes.keys().next().unwrap();
+    // Some new, some asked again: each counts once.
+    for request in 10..40 {
+        let reply = cluster.add_under(other, key, &format!("r{request}")).await;
+        assert_eq!((reply.refusal, reply.duplicate), (None, request < 20), "r{request}");
+    }
+    assert_eq!(cluster.read(other, key).await.cell.value, 40);
+    cluster.open(leader).await;
+    for request in 35..50 {
+        assert_eq!(cluster.add_under(leader, key, &format!("r{request}")).await.refusal, None);
+    }
+    assert_eq!(cluster.read(leader, key).await.cell.value, 50);
+    cluster.agree(&[key.to_string()]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn everything_is_there_after_all_have_ended() {
+    let mut cluster = Cluster::start().await;
+    for key in keys() {
+        cluster.add_under(1, &key, "once").await;
+        cluster.add(2, &key).await;
+    }
+    // One with a checkpoint, one without: it carries out the log again.
+    for number in 0..PARTITIONS {
+        cluster.nodes[&1].engine().checkpoint(number).unwrap();
+    }
+    for key in keys() {
+        cluster.add(3, &key).await;
+    }
+    for id in 1..=3 {
+        cluster.stop(id).await;
+    }
+    for id in 1..=3 {
+        cluster.open(id).await;
+    }
+    for key in keys() {
+        assert!(cluster.add_under(2, &key, "once").await.duplicate);
+        assert_eq!(cluster.read(3, &key).await.cell.value, 3);
+    }
+    cluster.agree(&keys()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_minority_acknowledges_nothing_and_a_replica_far_behind_gets_a_snapshot() {
+    let mut cluster = Cluster::start().await;
+    for key in keys() {
+        cluster.add_under(1, &key, "first").await;
+    }
+    cluster.agree(&keys()).await;
+    cluster.net.isolate(3);
+    // Far more entries than are kept, and checkpoints on both others: what 3 lacks is nowhere in a log.
+    for round in 0..40 {
+        let mut batch = Batch::default();
+        for key in keys() {
+            for request in 0..2 {
+                let id = format!("{round}.{request}");
+                batch.push_with_id(key.as_bytes(), Action::Add(Add::plain(1)), id.as_bytes(), 0);
+            }
+        }
+        let replies = cluster.run(1, &mut batch).await;
+        assert!(replies.iter().all(|reply| reply.refusal.is_none()), "{replies:?}");
+    }
+    for number in 0..PARTITIONS {
+        for id in [1, 2] {
+            cluster.nodes[&id].engine().checkpoint(number).unwrap();
+        }
+    }
+    let behind: Vec<u64> = cluster.status(3).iter().map(|status| status.last.unwrap()).collect();
+    while !cluster.has_purged(1, &behind) || !cluster.has_purged(2, &behind) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    for key in keys() {
+        assert_eq!(cluster.read(2, &key).await.cell.value, 81);
+        assert!(cluster.local(3, &key).value < 81, "it cannot have heard of it");
+    }
+    cluster.net.heal();
+    cluster.agree(&keys()).await;
+    assert!(cluster.has_purged(3, &behind), "by snapshots");
+    // The ids came along.
+    cluster.stop(1).await;
+    for key in keys() {
+        assert!(cluster.add_under(3, &key, "first").await.duplicate);
+        assert!(cluster.add_under(3, &key, "39.1").await.duplicate);
+        assert_eq!(cluster.read(3, &key).await.cell.value, 81);
+    }
+}
