@@ -1,25 +1,36 @@
-//! One of the machines: its groups, and the way of a batch through them.
+//! One of the machines: its groups, the way of a batch through them, and its part in placing partitions.
+//!
+//! Questions of one node to another, and answers, beside those of the replicas (`raft/group.rs`, 1 to 6):
 //!
 //! ```text
-//! question := 16 partition:v batch          do this, or look, if you lead the partition
-//! answer   := 0 replies | 1 (0 | 1 leader:v) | 2 no quorum | 3 unknown | 4 length:v why it has stopped
+//! 16 partition:v batch          do this, or look, if you lead the partition   -> replies
+//! 17 partition:v command        have this agreed on, if you lead it           ->
+//! 18 change                     have this agreed on by all nodes              -> 0 | 1 why refused
+//! 19 node:v member              let this node in                              -> 0 | 1 why refused
+//! 20 partition:v nodes:v node:v*    see that these hold it, if you lead it    ->
+//! 21 partition:v                hold it: its leader will tell you more        ->
+//! 22 partition:v                let go of it                                  ->
+//! 23 partition:v node:v         let that node lead, if you do                 ->
+//! answer := 0 (what stands above) | 1 (0 | 1 leader:v) | 2 no quorum | 3 unknown | 4 length:v why it has stopped
 //! ```
-//! The other questions are those of `raft/group.rs`.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use parking_lot::RwLock;
-use quipu_counting::placement::Placement;
-use quipu_counting::{Action, Batch, GroupKind, Refusal, Reply};
+use parking_lot::{Mutex, RwLock};
+use quipu_counting::{Action, Batch, Group as Bound, GroupKind, Policy, Refusal, Reply};
 use quipu_engine::{Clock, Engine, OpenError, Options, Replication};
 use quipu_wire::batch::{put_batch, put_replies, read_batch, read_replies};
 use quipu_wire::entry::{Malformed, Reader, put_bytes, put_varint};
+use tokio::time::Instant;
 
 use crate::command;
-use crate::raft::{Group, Journal, JournalReader, Mark, NodeId, NotDone, Pace};
+use crate::meta::{Change, Member, Meta, put_member, read_member};
+use crate::raft::meta_machine::kept_mark;
+use crate::raft::{Group, Journal, JournalReader, Mark, MetaMachine, MetaState, NodeId, NotDone, Pace};
 use crate::split::{Part, Split};
 use crate::transport::Transport;
 
@@ -39,11 +50,20 @@ pub struct Settings {
 
 /// How long somebody waits who found no leader before looking again.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// How long another node may take to answer a batch.
+/// How long another node may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// How often leaders look for counters whose time has come, and how many they have removed at once.
-const EXPIRY_PAUSE: Duration = Duration::from_secs(1);
+/// How long it may take until another holds a partition and has what is in it.
+const MOVE_MAX: Duration = Duration::from_secs(600);
+/// How often nodes look after what is theirs to look after.
+const CHORES_PAUSE: Duration = Duration::from_millis(200);
+/// How often the lead is brought back to those who should have it.
+const BALANCE_PAUSE: Duration = Duration::from_secs(5);
+/// Counters whose time has come that are removed at once.
 const EXPIRIES_MAX: usize = 1_000;
+/// Nodes that have a say about the cluster itself; more would only make it slower.
+const VOTERS_MAX: usize = 7;
+/// The log may grow by so much before what is known of the cluster is written down again.
+const META_TAIL_BYTES: u64 = 32 << 20;
 
 /// See the head of this file.
 pub struct Node {
@@ -56,32 +76,53 @@ pub struct Node {
     patience: Duration,
     partitions: u16,
     groups: RwLock<Vec<Option<Arc<Group>>>>,
-    placement: RwLock<Placement>,
+    meta: Arc<MetaState>,
+    /// The group of all nodes.
+    nodes: Group<MetaMachine>,
+    /// One partition is taken up or given up at a time.
+    holding: tokio::sync::Mutex<()>,
+    placing: Mutex<Placing>,
+}
+
+/// What whoever places partitions remembers.
+#[derive(Default)]
+struct Placing {
+    /// Who holds a partition for certain.
+    done: BTreeMap<u16, Vec<NodeId>>,
+    balanced_at: Option<Instant>,
 }
 
 impl Node {
     /// Opens the data folder and starts the replicas of all partitions it holds.
     pub async fn open(settings: Settings, transport: Arc<dyn Transport>) -> Result<Arc<Node>, String> {
-        let partitions = settings.options.partitions;
-        let (engine, journal) = open_engine(&settings).map_err(|error| error.to_string())?;
+        let Settings { id, path, options, pace, patience } = settings;
+        let partitions = options.partitions;
+        let (engine, journal) = open_engine(path, &options).map_err(|error| error.to_string())?;
+        let meta = MetaState::load(Arc::clone(&engine), Arc::clone(&journal), usize::from(partitions))?;
+        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+        journal.on_checkpoint(move |partition| {
+            let _ = tell.send(partition);
+        });
+        let replication = Arc::clone(&journal) as Arc<dyn Replication>;
+        engine.replicate(replication, &options).map_err(|error| error.to_string())?;
+        transport.learn(&addresses(&meta));
+        let (state, link) = (Arc::clone(&meta), Arc::clone(&transport));
+        let nodes = Group::of_nodes(id, partitions, Arc::clone(&engine), &journal, link, pace, state).await?;
         let node = Arc::new(Node {
-            id: settings.id,
-            clock: Arc::clone(&settings.options.clock),
-            pace: settings.pace,
-            patience: settings.patience,
+            id,
+            clock: options.clock,
+            pace,
+            patience,
             partitions,
             groups: RwLock::new(vec![None; usize::from(partitions)]),
-            placement: RwLock::default(),
+            nodes,
+            meta,
             engine,
             journal,
             transport,
+            holding: tokio::sync::Mutex::default(),
+            placing: Mutex::default(),
         });
-        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
-        node.journal.on_checkpoint(move |partition| {
-            let _ = tell.send(partition);
-        });
-        let replication = Arc::clone(&node.journal) as Arc<dyn Replication>;
-        node.engine.replicate(replication, &settings.options).map_err(|error| error.to_string())?;
         for partition in (0..partitions).filter(|partition| node.engine.holds(*partition)) {
             node.start(partition).await?;
         }
@@ -89,17 +130,15 @@ impl Node {
         tokio::spawn(async move {
             while let Some(partition) = told.recv().await {
                 let Some(node) = weak.upgrade() else { return };
-                if let Some(group) = node.group(partition) {
-                    group.checkpointed().await;
-                }
+                node.checkpointed(partition).await;
             }
         });
         let weak = Arc::downgrade(&node);
         tokio::spawn(async move {
             loop {
-                tokio::time::sleep(EXPIRY_PAUSE).await;
+                tokio::time::sleep(CHORES_PAUSE).await;
                 let Some(node) = weak.upgrade() else { return };
-                node.remove_expired().await;
+                node.tend().await;
             }
         });
         Ok(node)
@@ -120,35 +159,117 @@ impl Node {
         self.groups.read().get(usize::from(partition)).cloned().flatten()
     }
 
-    /// Takes its part in a new cluster: holds what the placement gives it, and founds the groups that it shall lead.
-    pub async fn found(&self, placement: Placement) -> Result<(), String> {
-        *self.placement.write() = placement.clone();
-        for (replicas, partition) in placement.replicas.iter().zip(0u16..) {
-            if !replicas.contains(&self.id) {
-                continue;
-            }
-            if !self.engine.holds(partition) {
-                let mark = Mark::default().encode();
-                self.engine.begin_to_hold(partition, &mark).map_err(|error| error.to_string())?;
-            }
-            if self.group(partition).is_none() {
-                self.start(partition).await?;
-            }
-            if replicas.first() == Some(&self.id)
-                && let Some(group) = self.group(partition)
-            {
-                group.found(replicas).await?;
-            }
-        }
-        Ok(())
+    /// Looks at what all nodes agree on, as far as it is known here.
+    pub fn meta<T>(&self, look: impl FnOnce(&Meta) -> T) -> T {
+        self.meta.read(look)
     }
 
-    async fn start(&self, partition: u16) -> Result<(), String> {
-        let transport = Arc::clone(&self.transport);
-        let engine = Arc::clone(&self.engine);
-        let group = Group::start(self.id, partition, engine, &self.journal, transport, self.pace).await?;
-        self.groups.write()[usize::from(partition)] = Some(Arc::new(group));
-        Ok(())
+    /// The first node of a new cluster: everything this folder has counted is its beginning.
+    pub async fn found(&self, cluster: u128, replicas: u16, member: Member) -> Result<(), String> {
+        if self.nodes.is_founded().await? {
+            return Err("this data folder belongs to a cluster already".into());
+        }
+        for partition in 0..self.partitions {
+            self.hold(partition).await?;
+            let Some(group) = self.group(partition) else { continue };
+            if !group.is_founded().await? {
+                group.found(&[self.id]).await?;
+            }
+            group.has_leader(ANSWER_MAX).await?;
+            // What was counted before is in no log: whoever joins must begin with a snapshot.
+            group.compact().await?;
+        }
+        self.nodes.found(&[self.id]).await?;
+        self.nodes.has_leader(ANSWER_MAX).await?;
+        let (partitions, node) = (self.partitions, self.id);
+        self.change(Change::Found { cluster, partitions, replicas, node, member }).await
+    }
+
+    /// Joins a cluster through one of its nodes.
+    pub async fn join(&self, through: NodeId, member: &Member) -> Result<(), String> {
+        let mut question = vec![19];
+        put_varint(&mut question, self.id);
+        put_member(&mut question, member);
+        let until = Instant::now() + MOVE_MAX;
+        let mut asked = through;
+        loop {
+            match self.ask(asked, question.clone(), MOVE_MAX, read_refused).await {
+                Ok(None) => return Ok(()),
+                Ok(Some(why)) => return Err(why),
+                Err(NotDone::NotLeader(Some(leader))) if leader != asked => asked = leader,
+                Err(error) if Instant::now() >= until => return Err(format!("{error:?}")),
+                Err(_) => {
+                    asked = through;
+                    tokio::time::sleep(LOOK_AGAIN).await;
+                }
+            }
+        }
+    }
+
+    /// Has a change agreed on by all nodes.
+    pub async fn change(&self, change: Change) -> Result<(), String> {
+        let until = Instant::now() + self.patience;
+        let mut hint = None;
+        loop {
+            let target = hint.take().or_else(|| self.nodes.leader());
+            let done = match target {
+                Some(target) if target == self.id => self.change_here(&change).await,
+                Some(target) => {
+                    let question = [&[18], &change.encode()[..]].concat();
+                    self.ask(target, question, ANSWER_MAX, read_refused).await
+                }
+                None => Err(NotDone::NotLeader(None)),
+            };
+            match done {
+                Ok(None) => return Ok(()),
+                Ok(Some(why)) => return Err(why),
+                Err(NotDone::NotLeader(leader)) if leader != target => hint = leader,
+                Err(error) if Instant::now() >= until => return Err(format!("{error:?}")),
+                Err(_) => tokio::time::sleep(LOOK_AGAIN).await,
+            }
+        }
+    }
+
+    async fn change_here(&self, change: &Change) -> Result<Option<String>, NotDone> {
+        self.nodes.propose(change.encode()).await.map(|answer| answer.refused)
+    }
+
+    /// Lets a node in, if this one leads.
+    async fn admit(&self, node: NodeId, member: Member) -> Result<Option<String>, NotDone> {
+        if self.nodes.leader() != Some(self.id) {
+            return Err(NotDone::NotLeader(self.nodes.leader()));
+        }
+        // First as a change, which may be refused: a stranger must not get a say.
+        if let Some(why) = self.change_here(&Change::Join(node, member)).await? {
+            return Ok(Some(why));
+        }
+        self.transport.learn(&addresses(&self.meta));
+        let mut voters = self.nodes.voters();
+        if voters.contains(&node) {
+            return Ok(None);
+        }
+        self.nodes.add_listener(node).await.map_err(NotDone::Stopped)?;
+        if voters.len() < VOTERS_MAX {
+            voters.insert(node);
+            self.nodes.set_voters(voters).await.map_err(NotDone::Stopped)?;
+        }
+        Ok(None)
+    }
+
+    /// Stores or removes a policy everywhere.
+    pub async fn set_policy(&self, pattern: &[u8], policy: Option<Policy>) -> Result<bool, String> {
+        let existed = self.meta.read(|meta| meta.policies.get(pattern).is_some());
+        self.change(Change::Policy(pattern.to_vec(), policy.clone())).await?;
+        let command = command::policy((self.clock)(), pattern, policy.as_ref());
+        let all = (0..self.partitions).map(|partition| {
+            let question = question(17, partition, |out| out.extend_from_slice(&command));
+            self.ask_leader(partition, question, ANSWER_MAX)
+        });
+        // Leaders bring what is missing in time; here it is about not answering too early.
+        for told in futures_util::future::join_all(all).await {
+            told.map_err(|error| format!("{error:?}"))?;
+        }
+        Ok(existed)
     }
 
     /// Ends everything, durably.
@@ -157,55 +278,334 @@ impl Node {
         for group in groups {
             group.stop().await;
         }
+        self.nodes.stop().await;
         if let Err(error) = self.engine.close() {
             tracing::error!("closing: {error}");
         }
     }
 
-    /// Answers a question of another node.
-    pub async fn receive(&self, from: NodeId, question: &[u8]) -> Bytes {
-        match self.answer(from, question).await {
-            Ok(answer) => Bytes::from(answer),
-            Err(malformed) => {
-                let mut out = vec![1];
-                put_bytes(&mut out, malformed.to_string().as_bytes());
-                Bytes::from(out)
+    /// Holds a partition, if it does not yet.
+    async fn hold(&self, partition: u16) -> Result<(), String> {
+        let _one = self.holding.lock().await;
+        if partition >= self.partitions {
+            return Err(format!("there is no partition {partition}"));
+        }
+        if !self.engine.holds(partition) {
+            let engine = Arc::clone(&self.engine);
+            let hold = move || engine.begin_to_hold(partition, &Mark::default().encode());
+            let held = tokio::task::spawn_blocking(hold).await.map_err(|error| error.to_string())?;
+            held.map_err(|error| error.to_string())?;
+        }
+        if self.group(partition).is_none() {
+            self.start(partition).await?;
+        }
+        Ok(())
+    }
+
+    /// Lets go of a partition that others hold.
+    async fn let_go(&self, partition: u16) -> Result<(), String> {
+        let _one = self.holding.lock().await;
+        let group = self.groups.write().get_mut(usize::from(partition)).and_then(Option::take);
+        let Some(group) = group else { return Ok(()) };
+        group.stop().await;
+        let (engine, journal) = (Arc::clone(&self.engine), Arc::clone(&self.journal));
+        let forget = move || {
+            engine.let_go(partition).map_err(|error| error.to_string())?;
+            journal.forget(usize::from(partition)).map_err(|error| error.to_string())
+        };
+        tokio::task::spawn_blocking(forget).await.map_err(|error| error.to_string())?
+    }
+
+    async fn start(&self, partition: u16) -> Result<(), String> {
+        let transport = Arc::clone(&self.transport);
+        let engine = Arc::clone(&self.engine);
+        let group =
+            Group::of_partition(self.id, partition, engine, &self.journal, transport, self.pace).await?;
+        self.groups.write()[usize::from(partition)] = Some(Arc::new(group));
+        Ok(())
+    }
+
+    /// The engine has made a checkpoint.
+    async fn checkpointed(&self, partition: u16) {
+        if let Some(group) = self.group(partition) {
+            group.checkpointed().await;
+        }
+        if self.engine.log().end().saturating_sub(self.engine.meta_needed_from()) > META_TAIL_BYTES {
+            let meta = Arc::clone(&self.meta);
+            match tokio::task::spawn_blocking(move || meta.save()).await {
+                Ok(Ok(())) => {}
+                failed => tracing::warn!("what is known of the cluster was not written down: {failed:?}"),
             }
         }
     }
 
-    async fn answer(&self, from: NodeId, question: &[u8]) -> Result<Vec<u8>, Malformed> {
-        let mut reader = Reader::new(question);
-        let kind = reader.byte()?;
-        let partition = u16::try_from(reader.varint()?).map_err(|_| Malformed("partition number"))?;
-        let group = self.group(partition);
-        if kind != 16 {
-            return Ok(match group {
-                Some(group) => group.answer(from, kind, &mut reader).await,
-                None => {
-                    let mut out = vec![1];
-                    put_bytes(&mut out, b"this node does not hold the partition");
-                    out
+    /// What a node looks after without being asked.
+    async fn tend(&self) {
+        self.transport.learn(&addresses(&self.meta));
+        for partition in 0..self.partitions {
+            let leads = |group: &Arc<Group>| group.leader() == Some(self.id);
+            if let Some(group) = self.group(partition).filter(leads) {
+                self.remove_expired(partition, &group).await;
+                self.bring_policies(partition, &group).await;
+            }
+        }
+        if self.nodes.leader() == Some(self.id) {
+            self.place().await;
+        }
+    }
+
+    /// Has counters removed whose time has come.
+    async fn remove_expired(&self, partition: u16, group: &Group) {
+        let now_ms = (self.clock)();
+        let keys = self.engine.due(partition, now_ms, EXPIRIES_MAX);
+        if !keys.is_empty() {
+            let _ = group.propose(command::expire(now_ms, &keys)).await;
+        }
+    }
+
+    /// Brings a partition the policies that all nodes agreed on.
+    async fn bring_policies(&self, partition: u16, group: &Group) {
+        let here = self.engine.policies_of(partition);
+        let missing: Vec<(Vec<u8>, Option<Policy>)> = self.meta.read(|meta| {
+            let new = meta.policies.iter().filter(|(pattern, policy)| here.get(pattern) != Some(policy));
+            let old = here.iter().filter(|(pattern, _)| meta.policies.get(pattern).is_none());
+            let new = new.map(|(pattern, policy)| (pattern.to_vec(), Some(policy.clone())));
+            new.chain(old.map(|(pattern, _)| (pattern.to_vec(), None))).collect()
+        });
+        for (pattern, policy) in missing {
+            let _ = group.propose(command::policy((self.clock)(), &pattern, policy.as_ref())).await;
+        }
+    }
+
+    /// Sees that everybody holds what the placement says, one partition after the other.
+    async fn place(&self) {
+        let meta = self.meta.read(Meta::clone);
+        if meta.cluster == 0 {
+            return;
+        }
+        let planned = meta.plan();
+        if planned != meta.placement {
+            if let Err(why) = self.change(Change::Place(meta.epoch, planned)).await {
+                tracing::info!("placement: {why}");
+            }
+            return;
+        }
+        for (replicas, partition) in meta.placement.replicas.iter().zip(0u16..) {
+            if self.placing.lock().done.get(&partition) == Some(replicas) {
+                continue;
+            }
+            let question = question(20, partition, |out| {
+                put_varint(out, replicas.len() as u64);
+                replicas.iter().for_each(|node| put_varint(out, *node));
+            });
+            match self.ask_leader(partition, question, MOVE_MAX).await {
+                Ok(()) => self.placing.lock().done.insert(partition, replicas.clone()),
+                Err(error) => {
+                    tracing::info!("partition {partition} is not yet where it should be: {error:?}");
+                    return;
                 }
+            };
+        }
+        self.say_goodbye(&meta).await;
+        self.balance(&meta).await;
+    }
+
+    /// Nodes that wanted to leave and hold nothing any more are let go.
+    async fn say_goodbye(&self, meta: &Meta) {
+        for (node, _) in meta.nodes.iter().filter(|(_, member)| member.is_leaving) {
+            let mut voters = self.nodes.voters();
+            if voters.remove(node) && self.nodes.set_voters(voters).await.is_err() {
+                return;
+            }
+            if let Err(why) = self.change(Change::Remove(*node)).await {
+                tracing::info!("node {node} stays: {why}");
+            }
+        }
+    }
+
+    /// Lets those lead who should.
+    async fn balance(&self, meta: &Meta) {
+        {
+            let mut placing = self.placing.lock();
+            if placing.balanced_at.is_some_and(|last| last.elapsed() < BALANCE_PAUSE) {
+                return;
+            }
+            placing.balanced_at = Some(Instant::now());
+        }
+        for (replicas, partition) in meta.placement.replicas.iter().zip(0u16..) {
+            if let Some(first) = replicas.first() {
+                let question = question(23, partition, |out| put_varint(out, *first));
+                let _ = self.ask_leader(partition, question, ANSWER_MAX).await;
+            }
+        }
+    }
+
+    /// Sees that exactly these hold a partition that this node leads.
+    async fn reshape(&self, partition: u16, replicas: BTreeSet<NodeId>) -> Result<(), NotDone> {
+        let group = self.leading(partition)?;
+        let voters = group.voters();
+        if voters == replicas {
+            return Ok(());
+        }
+        for node in replicas.difference(&voters) {
+            self.ask(*node, question(21, partition, |_| {}), MOVE_MAX, |_| Ok(())).await?;
+            group.add_listener(*node).await.map_err(NotDone::Stopped)?;
+        }
+        let gone: Vec<NodeId> = voters.difference(&replicas).copied().collect();
+        group.set_voters(replicas).await.map_err(NotDone::Stopped)?;
+        for node in gone {
+            if let Err(error) = self.ask(node, question(22, partition, |_| {}), ANSWER_MAX, |_| Ok(())).await
+            {
+                tracing::info!("node {node} was not told to let go of partition {partition}: {error:?}");
+            }
+        }
+        Ok(())
+    }
+
+    /// The replica of a partition, if it leads.
+    fn leading(&self, partition: u16) -> Result<Arc<Group>, NotDone> {
+        let group = self.group(partition).ok_or(NotDone::NotLeader(None))?;
+        match group.leader() {
+            Some(leader) if leader == self.id => Ok(group),
+            other => Err(NotDone::NotLeader(other)),
+        }
+    }
+
+    /// Answers a question of another node.
+    pub async fn receive(&self, from: NodeId, asked: &[u8]) -> Bytes {
+        let answer = self.answer(from, asked).await;
+        Bytes::from(answer.unwrap_or_else(|malformed| not_done(&NotDone::Stopped(malformed.to_string()))))
+    }
+
+    async fn answer(&self, from: NodeId, asked: &[u8]) -> Result<Vec<u8>, Malformed> {
+        let mut reader = Reader::new(asked);
+        let kind = reader.byte()?;
+        if kind < 16 {
+            let number = u16::try_from(reader.varint()?).map_err(|_| Malformed("group number"))?;
+            return Ok(match self.group(number) {
+                _ if number == self.partitions => self.nodes.answer(from, kind, &mut reader).await,
+                Some(group) => group.answer(from, kind, &mut reader).await,
+                None => crate::raft::group::refusal("this node does not hold the partition"),
             });
         }
-        let mut batch = Batch::default();
-        read_batch(&mut reader, &mut batch)?;
-        let mut out = vec![0];
-        match self.do_here(partition, batch).await {
-            Ok(replies) => put_replies(&mut out, &replies),
-            Err(NotDone::NotLeader(leader)) => {
-                out = vec![1, u8::from(leader.is_some())];
-                leader.into_iter().for_each(|leader| put_varint(&mut out, leader));
+        let done = match kind {
+            16 => {
+                let partition = read_partition(&mut reader)?;
+                let mut batch = Batch::default();
+                read_batch(&mut reader, &mut batch)?;
+                self.do_here(partition, batch).await.map(|replies| {
+                    let mut out = Vec::new();
+                    put_replies(&mut out, &replies);
+                    out
+                })
             }
-            Err(NotDone::NoQuorum) => out = vec![2],
-            Err(NotDone::Unknown) => out = vec![3],
-            Err(NotDone::Stopped(why)) => {
-                out = vec![4];
-                put_bytes(&mut out, why.as_bytes());
+            17 => {
+                let partition = read_partition(&mut reader)?;
+                let command = asked[asked.len() - reader.len()..].to_vec();
+                command::decode(&command)?;
+                match self.group(partition) {
+                    Some(group) => group.propose(command).await.map(|_| Vec::new()),
+                    None => Err(NotDone::NotLeader(None)),
+                }
+            }
+            18 => {
+                let change = Change::decode(&asked[1..])?;
+                self.change_here(&change).await.map(encode_refused)
+            }
+            19 => {
+                let (node, member) = (reader.varint()?, read_member(&mut reader)?);
+                self.admit(node, member).await.map(encode_refused)
+            }
+            20 => {
+                let partition = read_partition(&mut reader)?;
+                let count = reader.count()?;
+                let replicas = (0..count).map(|_| reader.varint()).collect::<Result<_, _>>()?;
+                self.reshape(partition, replicas).await.map(|()| Vec::new())
+            }
+            21 => {
+                self.hold(read_partition(&mut reader)?).await.map(|()| Vec::new()).map_err(NotDone::Stopped)
+            }
+            22 => {
+                self.let_go(read_partition(&mut reader)?).await.map(|()| Vec::new()).map_err(NotDone::Stopped)
+            }
+            23 => {
+                let (partition, node) = (read_partition(&mut reader)?, reader.varint()?);
+                match self.leading(partition) {
+                    Ok(group) if node != self.id && group.voters().contains(&node) => {
+                        group.hand_over(node).await;
+                        Ok(Vec::new())
+                    }
+                    other => other.map(|_| Vec::new()),
+                }
+            }
+            _ => return Err(Malformed("a question that this version does not know")),
+        };
+        Ok(match done {
+            Ok(body) => [&[0], &body[..]].concat(),
+            Err(why) => not_done(&why),
+        })
+    }
+
+    async fn ask<T>(
+        &self,
+        node: NodeId,
+        asked: Vec<u8>,
+        within: Duration,
+        read: impl FnOnce(&mut Reader<'_>) -> Result<T, Malformed>,
+    ) -> Result<T, NotDone> {
+        let answer = if node == self.id {
+            // Boxed, because answering may ask on.
+            Box::pin(self.receive(node, &asked)).await
+        } else {
+            match tokio::time::timeout(within, self.transport.ask(node, Bytes::from(asked))).await {
+                Ok(Ok(answer)) => answer,
+                _ => return Err(NotDone::Unknown),
+            }
+        };
+        let mut reader = Reader::new(&answer);
+        let read = match reader.byte() {
+            Ok(0) => read(&mut reader).map(Ok),
+            Ok(kind) => read_not_done(kind, &mut reader).map(Err),
+            Err(malformed) => Err(malformed),
+        };
+        read.unwrap_or_else(|malformed| Err(NotDone::Stopped(malformed.to_string())))
+    }
+
+    /// Asks whoever leads a partition something that may be asked again.
+    async fn ask_leader(&self, partition: u16, asked: Vec<u8>, within: Duration) -> Result<(), NotDone> {
+        let until = Instant::now() + self.patience;
+        let mut hint = None;
+        loop {
+            for target in hint.take().map_or_else(|| self.candidates(partition), |hint| vec![hint]) {
+                match self.ask(target, asked.clone(), within, |_| Ok(())).await {
+                    Err(NotDone::NotLeader(Some(leader))) if leader != target => {
+                        hint = Some(leader);
+                        break;
+                    }
+                    Err(NotDone::NotLeader(_) | NotDone::Unknown | NotDone::NoQuorum) => {}
+                    done => return done,
+                }
+            }
+            if Instant::now() >= until {
+                return Err(NotDone::NotLeader(None));
+            }
+            if hint.is_none() {
+                tokio::time::sleep(LOOK_AGAIN).await;
             }
         }
-        Ok(out)
+    }
+
+    /// Who may lead a partition, likeliest first.
+    fn candidates(&self, partition: u16) -> Vec<NodeId> {
+        let known = self.group(partition).and_then(|group| group.leader());
+        let placed = self.meta.read(|meta| {
+            let replicas = meta.placement.replicas.get(usize::from(partition)).cloned().unwrap_or_default();
+            let others: Vec<NodeId> =
+                meta.nodes.keys().copied().filter(|node| !replicas.contains(node)).collect();
+            [replicas, others].concat()
+        });
+        let others = placed.into_iter().filter(|node| Some(*node) != known).collect::<Vec<_>>();
+        known.into_iter().chain(others).collect()
     }
 
     /// Runs a batch wherever its counters are, and puts the replies into it.
@@ -227,55 +627,44 @@ impl Node {
 
     /// Has a part done by whoever leads its partition, looking for that for as long as patience lasts.
     async fn do_part(&self, part: &Part) -> Result<Vec<Reply>, Refusal> {
-        let until = tokio::time::Instant::now() + self.patience;
-        let mut hint = None;
+        let until = Instant::now() + self.patience;
         let mut refusal = Refusal::NoLeader;
+        let mut candidates = self.candidates(part.partition);
+        candidates.reverse();
         loop {
-            let target = hint.take().or_else(|| self.leader(part.partition));
-            let done = match target {
-                Some(target) if target == self.id => self.do_here(part.partition, copy(&part.batch)).await,
-                Some(target) => self.do_there(target, part).await,
-                None => Err(NotDone::NotLeader(None)),
+            let Some(target) = candidates.pop() else {
+                if Instant::now() >= until {
+                    return Err(refusal);
+                }
+                tokio::time::sleep(LOOK_AGAIN).await;
+                candidates = self.candidates(part.partition);
+                candidates.reverse();
+                continue;
+            };
+            let done = match target == self.id {
+                true => self.do_here(part.partition, copy(&part.batch)).await,
+                false => self.do_there(target, part).await,
             };
             match done {
                 Ok(replies) => return Ok(replies),
-                // Whoever does not know a leader, or was asked before, is not asked again at once.
-                Err(NotDone::NotLeader(leader)) if leader != target => hint = leader,
+                Err(NotDone::NotLeader(Some(leader))) if leader != target => candidates = vec![leader],
                 Err(NotDone::NotLeader(_)) => {}
                 Err(NotDone::NoQuorum) => refusal = Refusal::NoQuorum,
                 Err(NotDone::Unknown) if !can_repeat(&part.batch) => return Err(Refusal::OutcomeUnknown),
                 Err(NotDone::Unknown) => refusal = Refusal::OutcomeUnknown,
                 Err(NotDone::Stopped(why)) => {
-                    tracing::error!("partition {}: {why}", part.partition);
-                    refusal = Refusal::NoLeader;
+                    tracing::warn!("partition {} at node {target}: {why}", part.partition);
                 }
             }
-            if tokio::time::Instant::now() >= until {
+            if Instant::now() >= until {
                 return Err(refusal);
             }
-            if hint.is_none() {
-                tokio::time::sleep(LOOK_AGAIN).await;
-            }
-        }
-    }
-
-    /// Who leads a partition, or at least holds it.
-    fn leader(&self, partition: u16) -> Option<NodeId> {
-        match self.group(partition) {
-            Some(group) => group.leader(),
-            None => self.placement.read().replicas.get(usize::from(partition))?.first().copied(),
         }
     }
 
     async fn do_there(&self, target: NodeId, part: &Part) -> Result<Vec<Reply>, NotDone> {
-        let mut question = vec![16];
-        put_varint(&mut question, u64::from(part.partition));
-        put_batch(&mut question, &part.batch);
-        let answering = self.transport.ask(target, Bytes::from(question));
-        let Ok(Ok(answer)) = tokio::time::timeout(ANSWER_MAX, answering).await else {
-            return Err(NotDone::Unknown);
-        };
-        read_answer(&answer).unwrap_or(Err(NotDone::Unknown))
+        let asked = question(16, part.partition, |out| put_batch(out, &part.batch));
+        self.ask(target, asked, ANSWER_MAX, read_replies).await
     }
 
     /// Does a part here, if this node leads the partition.
@@ -283,7 +672,7 @@ impl Node {
         let Some(group) = self.group(partition) else { return Err(NotDone::NotLeader(None)) };
         let now_ms = (self.clock)();
         if !only_looks(&batch) {
-            return group.propose(command::batch(now_ms, &batch)).await.map(|answer| answer.0);
+            return group.propose(command::batch(now_ms, &batch)).await.map(|answer| answer.replies);
         }
         group.confirm().await?;
         let engine = Arc::clone(&self.engine);
@@ -293,40 +682,72 @@ impl Node {
             .and_then(|read| read.map_err(|error| error.to_string()))
             .map_err(NotDone::Stopped)
     }
-
-    /// Has counters removed whose time has come, in the partitions this node leads.
-    async fn remove_expired(&self) {
-        for partition in 0..self.partitions {
-            let Some(group) = self.group(partition).filter(|group| group.leader() == Some(self.id)) else {
-                continue;
-            };
-            let now_ms = (self.clock)();
-            let keys = self.engine.due(partition, now_ms, EXPIRIES_MAX);
-            if !keys.is_empty() {
-                let _ = group.propose(command::expire(now_ms, &keys)).await;
-            }
-        }
-    }
 }
 
-fn open_engine(settings: &Settings) -> Result<(Arc<Engine>, Arc<Journal>), OpenError> {
-    let partitions = usize::from(settings.options.partitions);
-    let mut reader = JournalReader::new(partitions);
+fn open_engine(path: PathBuf, options: &Options) -> Result<(Arc<Engine>, Arc<Journal>), OpenError> {
+    let partitions = usize::from(options.partitions);
+    let mut reader = JournalReader::new(partitions + 1);
     let mut record = |start: u64, payload: &[u8]| reader.record(start, payload);
-    let engine = Engine::open_replicated(&settings.path, settings.options.clone(), &mut record)?;
-    let applied = |partition: usize| Mark::decode(&engine.mark(partition as u16)).ok()?.applied;
+    let engine = Engine::open_replicated(path, options.clone(), &mut record)?;
+    let applied = |number: usize| match number == partitions {
+        true => kept_mark(&engine)?.applied,
+        false => Mark::decode(&engine.mark(number as u16)).ok()?.applied,
+    };
     let journal = reader.finish(Arc::clone(engine.log()), applied);
     Ok((engine, journal))
 }
 
-fn read_answer(answer: &[u8]) -> Result<Result<Vec<Reply>, NotDone>, Malformed> {
-    let mut reader = Reader::new(answer);
-    Ok(match reader.byte()? {
-        0 => Ok(read_replies(&mut reader)?),
-        1 => Err(NotDone::NotLeader(if reader.flag()? { Some(reader.varint()?) } else { None })),
-        2 => Err(NotDone::NoQuorum),
-        3 => Err(NotDone::Unknown),
-        4 => Err(NotDone::Stopped(String::from_utf8_lossy(reader.bytes()?).into_owned())),
+fn addresses(meta: &MetaState) -> BTreeMap<NodeId, String> {
+    meta.read(|meta| meta.nodes.iter().map(|(node, member)| (*node, member.address.clone())).collect())
+}
+
+fn question(kind: u8, partition: u16, put: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut out = vec![kind];
+    put_varint(&mut out, u64::from(partition));
+    put(&mut out);
+    out
+}
+
+fn read_partition(reader: &mut Reader<'_>) -> Result<u16, Malformed> {
+    u16::try_from(reader.varint()?).map_err(|_| Malformed("partition number"))
+}
+
+fn encode_refused(refused: Option<String>) -> Vec<u8> {
+    let mut out = vec![u8::from(refused.is_some())];
+    if let Some(why) = refused {
+        put_bytes(&mut out, why.as_bytes());
+    }
+    out
+}
+
+fn read_refused(reader: &mut Reader<'_>) -> Result<Option<String>, Malformed> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if reader.flag()? { reader.bytes().map(|why| Some(text(why))) } else { Ok(None) }
+}
+
+fn not_done(why: &NotDone) -> Vec<u8> {
+    match why {
+        NotDone::NotLeader(leader) => {
+            let mut out = vec![1, u8::from(leader.is_some())];
+            leader.iter().for_each(|leader| put_varint(&mut out, *leader));
+            out
+        }
+        NotDone::NoQuorum => vec![2],
+        NotDone::Unknown => vec![3],
+        NotDone::Stopped(why) => {
+            let mut out = vec![4];
+            put_bytes(&mut out, why.as_bytes());
+            out
+        }
+    }
+}
+
+fn read_not_done(kind: u8, reader: &mut Reader<'_>) -> Result<NotDone, Malformed> {
+    Ok(match kind {
+        1 => NotDone::NotLeader(if reader.flag()? { Some(reader.varint()?) } else { None }),
+        2 => NotDone::NoQuorum,
+        3 => NotDone::Unknown,
+        4 => NotDone::Stopped(String::from_utf8_lossy(reader.bytes()?).into_owned()),
         _ => return Err(Malformed("unknown answer; sent by a newer version?")),
     })
 }
@@ -345,14 +766,13 @@ fn only_looks(batch: &Batch) -> bool {
 /// Whether it may be asked again when nobody knows what became of it.
 fn can_repeat(batch: &Batch) -> bool {
     let in_session = |index: usize| {
-        let holds = |group: &quipu_counting::Group| {
+        let holds = |group: &Bound| {
             matches!(group.kind, GroupKind::Session { .. }) && (group.start..group.end).contains(&index)
         };
         batch.groups.iter().any(holds)
     };
-    batch
-        .requests
-        .iter()
-        .enumerate()
-        .all(|(index, request)| !request.action.is_write() || request.id.is_some() || in_session(index))
+    let is_safe = |(index, request): (usize, &quipu_counting::Request)| {
+        !request.action.is_write() || request.id.is_some() || in_session(index)
+    };
+    batch.requests.iter().enumerate().all(is_safe)
 }

@@ -1,5 +1,6 @@
 //! How nodes reach each other. Bytes go and bytes come back: whatever carries them, every message is encoded and decoded.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 
@@ -19,4 +20,7 @@ pub struct Unreached(pub String);
 pub trait Transport: Send + Sync + 'static {
     /// Asks a node. Never blocks; who waits too long drops the future.
     fn ask(&self, node: NodeId, question: Bytes) -> Answering;
+
+    /// Learns where nodes are, whenever that may have changed.
+    fn learn(&self, _addresses: &BTreeMap<NodeId, String>) {}
 }

@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
+use quipu_cluster::meta::{Change, Member};
 use quipu_cluster::node::{Node, Settings};
 use quipu_cluster::raft::{NodeId, Pace, Status};
 use quipu_cluster::transport::{Answering, Transport, Unreached};
-use quipu_counting::placement::{Node as Place, Placement, Shape, VIRTUAL_NODES_DEFAULT, plan};
 use quipu_counting::slot::{partition, slot};
-use quipu_counting::{Action, Add, Batch, Cell, Reply};
+use quipu_counting::{Action, Add, Batch, Cell, Policy, Refusal, Reply};
 use quipu_engine::Options;
 use quipu_store::LogOptions;
 
@@ -35,7 +35,7 @@ impl Net {
     /// Cuts a node off from all others.
     fn isolate(&self, node: NodeId) {
         let mut cuts = self.cuts.lock().unwrap();
-        for other in (1..=3).filter(|other| *other != node) {
+        for other in (1..=5).filter(|other| *other != node) {
             cuts.extend([(node, other), (other, node)]);
         }
     }
@@ -74,18 +74,43 @@ impl Cluster {
     async fn start() -> Cluster {
         let folder = tempfile::tempdir().unwrap();
         let mut cluster = Cluster { net: Arc::default(), folder, nodes: BTreeMap::new() };
-        for id in 1..=3 {
+        cluster.open(1).await;
+        cluster.nodes[&1].found(0xc1, 3, cluster.member(1)).await.unwrap();
+        for id in 2..=3 {
             cluster.open(id).await;
+            cluster.nodes[&id].join(1, &cluster.member(id)).await.unwrap();
         }
-        let places: Vec<Place> = (1..=3).map(|id| Place { id, zone: None }).collect();
-        let shape = Shape { partitions: PARTITIONS, replicas: 3, virtual_nodes: VIRTUAL_NODES_DEFAULT };
-        let placement = plan(&places, shape, &Placement::default());
-        // All hold their partitions before anybody asks for votes.
-        let founding = cluster.nodes.values().map(|node| node.found(placement.clone()));
-        for founded in futures_util::future::join_all(founding).await {
-            founded.unwrap();
-        }
+        cluster.settle(&[1, 2, 3]).await;
         cluster
+    }
+
+    fn member(&self, id: NodeId) -> Member {
+        let folder = self.nodes[&id].engine().folder_number();
+        Member { address: format!("node-{id}"), zone: None, folder, is_leaving: false }
+    }
+
+    /// Waits until these, and nobody else, hold partitions, each of them by three if there are so many.
+    async fn settle(&self, ids: &[NodeId]) {
+        for _ in 0..3_000 {
+            let held: Vec<BTreeSet<NodeId>> = (0..PARTITIONS).map(|number| self.voters(number)).collect();
+            let all: BTreeSet<NodeId> = held.iter().flatten().copied().collect();
+            let is_full = held.iter().all(|voters| voters.len() == ids.len().min(3));
+            if is_full && all == ids.iter().copied().collect() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("partitions are not where they should be");
+    }
+
+    /// Who has a say about a partition, asked of one who leads it.
+    fn voters(&self, number: u16) -> BTreeSet<NodeId> {
+        let leads =
+            |node: &&Arc<Node>| node.group(number).is_some_and(|group| group.leader() == Some(node.id()));
+        self.nodes
+            .values()
+            .find(leads)
+            .map_or_else(BTreeSet::new, |node| node.group(number).unwrap().voters())
     }
 
     fn path(&self, id: NodeId) -> PathBuf {
@@ -95,7 +120,10 @@ impl Cluster {
     async fn open(&mut self, id: NodeId) {
         let log = LogOptions { segment_bytes: 1 << 20, ..LogOptions::default() };
         // The same secrets on every node: request ids must be the same everywhere.
-        let options = Options { partitions: PARTITIONS, log, entropy: Some([7; 40]), ..Options::default() };
+        let mut entropy = [7; 40];
+        // But for the number of the folder.
+        entropy[16] = id as u8;
+        let options = Options { partitions: PARTITIONS, log, entropy: Some(entropy), ..Options::default() };
         let settings = Settings {
             id,
             path: self.path(id),
@@ -310,4 +338,84 @@ async fn a_minority_acknowledges_nothing_and_a_replica_far_behind_gets_a_snapsho
         assert!(cluster.add_under(3, &key, "39.1").await.duplicate);
         assert_eq!(cluster.read(3, &key).await.cell.value, 81);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_join_and_leave_while_everybody_counts() {
+    let mut cluster = Cluster::start().await;
+    let counted = Arc::new(Mutex::new(BTreeMap::<String, i64>::new()));
+    let busy = {
+        let (node, counted) = (Arc::clone(&cluster.nodes[&1]), Arc::clone(&counted));
+        tokio::spawn(async move {
+            for number in 0.. {
+                let key = format!("counter:{}", number % 20);
+                let mut batch = Batch::default();
+                batch.push_with_id(
+                    key.as_bytes(),
+                    Action::Add(Add::plain(1)),
+                    format!("busy {number}").as_bytes(),
+                    0,
+                );
+                node.execute(&mut batch).await;
+                assert_eq!(batch.replies[0].refusal, None, "request {number}");
+                let mut counted = counted.lock().unwrap();
+                *counted.entry(key).or_default() += 1;
+                if counted.contains_key("stop") {
+                    return;
+                }
+            }
+        })
+    };
+    for id in [4, 5] {
+        cluster.open(id).await;
+        cluster.nodes[&id].join(1, &cluster.member(id)).await.unwrap();
+        cluster.settle(&(1..=id).collect::<Vec<_>>()).await;
+    }
+    cluster.nodes[&3].change(Change::Leave(2)).await.unwrap();
+    cluster.settle(&[1, 3, 4, 5]).await;
+    while cluster.nodes[&1].meta(|meta| meta.nodes.contains_key(&2)) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    cluster.stop(2).await;
+    counted.lock().unwrap().insert("stop".into(), 0);
+    busy.await.unwrap();
+    let counted = counted.lock().unwrap().clone();
+    for (key, value) in counted.iter().filter(|(key, _)| *key != "stop") {
+        assert_eq!(cluster.read(5, key).await.cell.value, *value, "{key}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_policy_holds_in_every_partition_and_for_those_who_join_later() {
+    let mut cluster = Cluster::start().await;
+    let policy = Policy { max: Some(1), ..Policy::default() };
+    assert!(!cluster.nodes[&2].set_policy(b"counter:*", Some(policy)).await.unwrap());
+    for key in keys() {
+        assert_eq!(cluster.add(1, &key).await.refusal, None);
+        assert_eq!(cluster.add(3, &key).await.refusal, Some(Refusal::AboveCeiling));
+    }
+    cluster.open(4).await;
+    cluster.nodes[&4].join(3, &cluster.member(4)).await.unwrap();
+    cluster.settle(&[1, 2, 3, 4]).await;
+    for key in keys() {
+        assert_eq!(cluster.add(4, &key).await.refusal, Some(Refusal::AboveCeiling));
+    }
+    cluster.nodes[&4].set_policy(b"counter:*", None).await.unwrap();
+    for key in keys() {
+        assert_eq!(cluster.add(4, &key).await.cell.value, 2);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn strangers_are_refused() {
+    let mut cluster = Cluster::start().await;
+    cluster.open(4).await;
+    let taken = Member { address: "node-2".into(), ..cluster.member(4) };
+    let why = cluster.nodes[&4].join(1, &taken).await.unwrap_err();
+    assert!(why.contains("another node has the address node-2"), "{why}");
+    // Garbage is answered with an error, and nothing happens.
+    for garbage in [&b""[..], b"\xff", b"\x01", b"\x10\x00", b"\x12\x09", b"\x14\x00\xff\xff\xff\xff\x0f"] {
+        cluster.nodes[&1].receive(9, garbage).await;
+    }
+    assert_eq!(cluster.add(2, "still").await.cell.value, 1);
 }

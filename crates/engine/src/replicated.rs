@@ -88,6 +88,26 @@ impl Engine {
         self.checkpoint(partition)
     }
 
+    /// Holds a partition no longer: nothing of it stays.
+    pub fn let_go(&self, partition: u16) -> Result<(), ColdError> {
+        let mut cuts = self.cuts.lock();
+        let index = usize::from(partition);
+        self.partitions[index].lock().replace(Partition::new(partition, self.hash_seed));
+        self.drop_earlier_lives(partition, u32::MAX)?;
+        cuts[index] = 0;
+        Ok(())
+    }
+
+    /// The policies of a partition.
+    pub fn policies_of(&self, partition: u16) -> Arc<Policies> {
+        Arc::clone(&self.partitions[usize::from(partition)].lock().policies)
+    }
+
+    /// The number of the data folder, which no other has.
+    pub fn folder_number(&self) -> u128 {
+        self.folder.meta.node_id
+    }
+
     /// Carries out a batch that was agreed on, all of it for counters of this partition, with replies. What it needs is
     /// fetched first, so this may block. An error is the end: a replica must not leave anything out.
     pub fn apply(
@@ -226,6 +246,11 @@ impl Engine {
         Ok(())
     }
 
+    /// From where on whoever orders needs the log for its own state, as was said last.
+    pub fn meta_needed_from(&self) -> u64 {
+        self.meta_needed_from.load(std::sync::atomic::Ordering::Acquire)
+    }
+
     /// What was kept.
     pub fn meta(&self) -> Result<Option<Vec<u8>>, ColdError> {
         Ok(read_meta(&*self.cold)?.map(|(_, state)| state))
@@ -241,7 +266,7 @@ impl Engine {
             return cuts.iter().copied().min().unwrap_or(0);
         }
         let held = (0..cuts.len()).filter(|index| self.holds(*index as u16)).map(|index| cuts[index]);
-        let meta = self.meta_needed_from.load(std::sync::atomic::Ordering::Acquire);
+        let meta = self.meta_needed_from();
         held.min().unwrap_or(u64::MAX).min(meta)
     }
 }

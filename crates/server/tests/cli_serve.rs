@@ -1,5 +1,7 @@
 //! Starting, stopping and refusing to start; settings; checking a folder.
 
+#![allow(clippy::unwrap_used)] // a panic here is a failed test
+
 mod support;
 
 use std::io::{BufRead, BufReader, Write};

@@ -7,7 +7,7 @@
 //! answer   := 0 (what message.rs says; for 5 nothing, for 6 a vote) | 1 length:v why not
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::future::Future;
 use std::io::{self, Read, Write};
@@ -25,6 +25,7 @@ use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, ReadPolicy, SnapshotResponse, TransferLeaderRequest,
     TransferLeaderResponse, VoteRequest, VoteResponse,
 };
+use openraft::storage::RaftStateMachine;
 use openraft::type_config::alias::SnapshotOf;
 use openraft::{Raft, SnapshotPolicy};
 use parking_lot::Mutex;
@@ -35,6 +36,7 @@ use super::codec::{put_vote, read_vote};
 use super::journal::Journal;
 use super::machine::{Machine, Mark, SnapshotSource, nameless_file};
 use super::message;
+use super::meta_machine::{MetaMachine, MetaState};
 use super::types::{Answer, Command, NodeId, Types, Vote};
 use crate::transport::{Transport, Unreached};
 
@@ -95,8 +97,8 @@ pub struct Status {
 }
 
 /// See the head of this file.
-pub struct Group {
-    raft: Raft<Types, Machine>,
+pub struct Group<M: State = Machine> {
+    raft: Raft<Types, M>,
     engine: Arc<Engine>,
     has_news: Arc<AtomicBool>,
     /// Snapshots that others are sending, by sender.
@@ -111,7 +113,7 @@ struct Arriving {
 
 impl Group {
     /// Starts the replica of a partition that the node holds.
-    pub async fn start(
+    pub async fn of_partition(
         node: NodeId,
         number: u16,
         engine: Arc<Engine>,
@@ -122,12 +124,94 @@ impl Group {
         let has_news = Arc::new(AtomicBool::new(false));
         let machine = Machine::new(Arc::clone(&engine), number, Arc::clone(&has_news))
             .map_err(|error| format!("the mark of partition {number}: {error}"))?;
+        Group::start(node, number, engine, journal, transport, pace, (machine, has_news)).await
+    }
+}
+
+impl Group<MetaMachine> {
+    /// Starts the replica of the group of all nodes.
+    pub async fn of_nodes(
+        node: NodeId,
+        number: u16,
+        engine: Arc<Engine>,
+        journal: &Arc<Journal>,
+        transport: Arc<dyn Transport>,
+        pace: Pace,
+        state: Arc<MetaState>,
+    ) -> Result<Group<MetaMachine>, String> {
+        let machine = (MetaMachine(state), Arc::default());
+        Group::start(node, number, engine, journal, transport, pace, machine).await
+    }
+}
+
+/// The state of a group, in a form that its replicas can send each other.
+pub trait State: RaftStateMachine<Types, SnapshotData = SnapshotSource> {}
+
+impl<M: RaftStateMachine<Types, SnapshotData = SnapshotSource>> State for M {}
+
+impl<M: State> Group<M> {
+    async fn start(
+        node: NodeId,
+        number: u16,
+        engine: Arc<Engine>,
+        journal: &Arc<Journal>,
+        transport: Arc<dyn Transport>,
+        pace: Pace,
+        (machine, has_news): (M, Arc<AtomicBool>),
+    ) -> Result<Group<M>, String> {
         let links = Links { group: number, engine: Arc::clone(&engine), transport };
         let config = config(number, pace).map_err(|error| error.to_string())?;
         let log = journal.group(usize::from(number));
         let raft = Raft::new(node, Arc::new(config), links, log, machine).await;
-        let raft = raft.map_err(|error| format!("the group of partition {number}: {error}"))?;
+        let raft = raft.map_err(|error| format!("group {number}: {error}"))?;
         Ok(Group { raft, engine, has_news, arriving: Mutex::default() })
+    }
+
+    /// Whether it belongs to a group at all.
+    pub async fn is_founded(&self) -> Result<bool, String> {
+        self.raft.is_initialized().await.map_err(|error| error.to_string())
+    }
+
+    /// Who has a say in the group, as far as is known here.
+    pub fn voters(&self) -> BTreeSet<NodeId> {
+        self.raft.voter_ids().collect()
+    }
+
+    /// Waits until somebody leads.
+    pub async fn has_leader(&self, within: Duration) -> Result<(), String> {
+        let waited = self
+            .raft
+            .wait(Some(within))
+            .metrics(|metrics| metrics.current_leader.is_some(), "a leader")
+            .await;
+        waited.map(|_| ()).map_err(|error| error.to_string())
+    }
+
+    /// Lets a node listen, and waits until it has nearly everything. Only a leader can.
+    pub async fn add_listener(&self, node: NodeId) -> Result<(), String> {
+        self.raft.add_learner(node, (), true).await.map(|_| ()).map_err(|error| error.to_string())
+    }
+
+    /// Lets exactly these nodes have a say; others are let go of. Only a leader can.
+    pub async fn set_voters(&self, nodes: BTreeSet<NodeId>) -> Result<(), String> {
+        self.raft.change_membership(nodes, false).await.map(|_| ()).map_err(|error| error.to_string())
+    }
+
+    /// Makes everything up to here part of a snapshot and nothing else: whoever joins later starts from that.
+    pub async fn compact(&self) -> Result<(), String> {
+        let written = self.raft.write_blank().await.map_err(|error| error.to_string())?;
+        let index = written.log_id.index;
+        self.raft.trigger().snapshot().await.map_err(|error| error.to_string())?;
+        let within = Some(Duration::from_secs(60));
+        let has_snapshot =
+            |metrics: &openraft::RaftMetrics<Types>| metrics.snapshot.is_some_and(|last| last.index >= index);
+        let waited = self.raft.wait(within).metrics(has_snapshot, "a snapshot").await;
+        waited.map_err(|error| error.to_string())?;
+        self.raft.trigger().purge_log(index).await.map_err(|error| error.to_string())?;
+        let is_purged =
+            |metrics: &openraft::RaftMetrics<Types>| metrics.purged.is_some_and(|last| last.index >= index);
+        let waited = self.raft.wait(within).metrics(is_purged, "a purge").await;
+        waited.map(|_| ()).map_err(|error| error.to_string())
     }
 
     /// The first replicas of all, told to one of them once.
@@ -205,11 +289,7 @@ impl Group {
         let mut out = vec![0];
         match self.answer_to(from, kind, reader, &mut out).await {
             Ok(()) => out,
-            Err(why) => {
-                let mut out = vec![1];
-                put_bytes(&mut out, why.as_bytes());
-                out
-            }
+            Err(why) => refusal(&why),
         }
     }
 
@@ -276,6 +356,13 @@ impl Group {
             _ => Err("a piece of a snapshot out of order".into()),
         }
     }
+}
+
+/// The answer of somebody who cannot answer.
+pub fn refusal(why: &str) -> Vec<u8> {
+    let mut out = vec![1];
+    put_bytes(&mut out, why.as_bytes());
+    out
 }
 
 fn stopped(fatal: &Fatal<Types>) -> NotDone {

@@ -5,6 +5,7 @@
 //!         | 0x02 group:v vote
 //!         | 0x03 group:v index:v              nothing stands at this index and behind any more
 //!         | 0x04 group:v log_id               nothing stands up to here any more: a checkpoint has it
+//!         | 0x06 group:v                      nothing of it is here any more but its vote
 //!         | 0x05 (group:v maybe vote, maybe log_id)*      votes and purges of all groups again
 //! ```
 //! The order of records is the order of events, so a torn tail takes away the last of them and never one in the middle. A
@@ -80,6 +81,10 @@ impl Group {
         self.purged = self.purged.max(Some(log_id));
     }
 
+    fn forget(&mut self) {
+        *self = Group { vote: self.vote, ..Group::default() };
+    }
+
     fn range(&self, range: &impl RangeBounds<u64>) -> impl Iterator<Item = &Held> {
         let first = self.first_index();
         let start = match range.start_bound() {
@@ -139,6 +144,7 @@ impl JournalReader {
             0x02 => group.vote = Some(read_vote(&mut reader)?),
             0x03 => group.truncate(reader.varint()?),
             0x04 => group.purge(read_log_id(&mut reader)?),
+            0x06 => group.forget(),
             _ => return Err(Malformed("unknown record; written by a newer version?")),
         }
         if reader.is_empty() { Ok(()) } else { Err(Malformed("more than a record")) }
@@ -203,6 +209,18 @@ impl Journal {
     /// What is called with the number of a partition when the engine has made a checkpoint of it.
     pub fn on_checkpoint(&self, tell: impl Fn(u16) + Send + Sync + 'static) {
         let _ = self.tell.set(Box::new(tell));
+    }
+
+    /// Forgets the log of a group that is not here any more. Its vote is kept: nobody votes twice in a term, whatever
+    /// happens between.
+    pub fn forget(&self, number: usize) -> Result<(), LogError> {
+        let mut record = vec![0x06];
+        put_varint(&mut record, number as u64);
+        let mut group = self.groups[number].lock();
+        let end = self.append(&record)?;
+        group.forget();
+        drop(group);
+        self.log.commit(end)
     }
 
     /// How many bytes of entries are in memory.

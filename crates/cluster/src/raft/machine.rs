@@ -4,7 +4,7 @@
 //! checkpoint, and only when a replica is too far behind is it read out and sent.
 
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Seek, SeekFrom};
+use std::io::{self, BufReader, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,7 +59,8 @@ impl Mark {
     }
 }
 
-fn malformed(error: Malformed) -> io::Error {
+/// What cannot be read, as an error of storage.
+pub fn malformed(error: Malformed) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
@@ -89,7 +90,7 @@ impl Machine {
         match decoded {
             Decoded::Batch(mut batch) => {
                 self.engine.apply(partition, &mut batch, time_ms, &mark).map_err(io::Error::other)?;
-                Ok(Answer(batch.replies))
+                Ok(Answer { replies: batch.replies, refused: None })
             }
             Decoded::Policy(pattern, policy) => {
                 self.engine.apply_policy(partition, &pattern, policy, time_ms, &mark);
@@ -194,6 +195,8 @@ pub enum SnapshotSource {
     Here(Arc<Engine>, u16),
     /// In this file, which has no name any more.
     Received(File),
+    /// These bytes, with this mark.
+    Bytes(Vec<u8>, Vec<u8>),
 }
 
 impl std::fmt::Debug for SnapshotSource {
@@ -201,6 +204,7 @@ impl std::fmt::Debug for SnapshotSource {
         match self {
             SnapshotSource::Here(_, partition) => write!(f, "the checkpoint of partition {partition}"),
             SnapshotSource::Received(_) => write!(f, "a file"),
+            SnapshotSource::Bytes(bytes, _) => write!(f, "{} bytes", bytes.len()),
         }
     }
 }
@@ -216,6 +220,11 @@ impl SnapshotSource {
                 (out.into_inner().map_err(|error| error.into_error())?, mark)
             }
             SnapshotSource::Received(file) => (file, Vec::new()),
+            SnapshotSource::Bytes(bytes, mark) => {
+                let mut file = nameless_file(&scratch)?;
+                file.write_all(&bytes)?;
+                (file, mark)
+            }
         };
         file.seek(SeekFrom::Start(0))?;
         Ok((file, mark))

@@ -6,16 +6,18 @@
 //! | `codec.rs` | our own form of votes, log ids and entries, on disk and between nodes |
 //! | `journal.rs` | the logs of all groups of a node in its one log |
 //! | `group.rs`, `message.rs` | one group on one node, and what its replicas say to each other |
-//! | `machine.rs` | the state a group agrees on: a partition of the engine |
+//! | `machine.rs`, `meta_machine.rs` | the states groups agree on: a partition of the engine; the cluster itself |
 
 pub mod codec;
 pub mod group;
 pub mod journal;
 pub mod machine;
 pub mod message;
+pub mod meta_machine;
 pub mod types;
 
 pub use group::{Group, NotDone, Pace, Status};
 pub use journal::{GroupLog, Journal, JournalReader};
 pub use machine::{Machine, Mark, SnapshotSource};
+pub use meta_machine::{MetaMachine, MetaState};
 pub use types::{Answer, Command, Entry, LogId, Membership, NodeId, Types, Vote};

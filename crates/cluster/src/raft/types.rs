@@ -43,6 +43,11 @@ impl fmt::Display for Command {
     }
 }
 
-/// What came of it, one reply per request.
+/// What came of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Answer(pub Vec<Reply>);
+pub struct Answer {
+    /// One reply per request.
+    pub replies: Vec<Reply>,
+    /// Why a change of the cluster was refused.
+    pub refused: Option<String>,
+}

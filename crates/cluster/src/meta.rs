@@ -1,0 +1,417 @@
+//! What all nodes agree on: who they are, who holds what, and the limits of counters.
+//!
+//! One group of its own orders these changes; every node has its copy. Each change is decided here, by a pure function,
+//! when it is carried out.
+//!
+//! ```text
+//! meta   := version:1 cluster:16 partitions:v replicas:v epoch:v
+//!           nodes:v (node:v member)*  partitions:v (nodes:v node:v*)*  policies:v (pattern policy)*
+//! member := address zone:maybe folder:16 leaving:1
+//! change := 1 cluster:16 partitions:v replicas:v node:v member      the first node of all
+//!         | 2 node:v member                                         joins, or moves
+//!         | 3 node:v                                                shall leave
+//!         | 4 node:v                                                is gone
+//!         | 5 epoch:v partitions:v (nodes:v node:v*)*               who holds what, decided when things stood so
+//!         | 6 pattern (0 | 1 policy)                                a policy is stored or removed
+//! address, zone, pattern := length:v bytes
+//! ```
+
+use std::collections::BTreeMap;
+
+use quipu_counting::placement::{self, Node as Place, Placement, Shape, VIRTUAL_NODES_DEFAULT};
+use quipu_counting::policy::POLICIES_MAX;
+use quipu_counting::slot::PARTITIONS_MAX;
+use quipu_counting::{KEY_BYTES_MAX, Policies, Policy};
+use quipu_wire::entry::{Malformed, Reader, put_bytes, put_policy_value, put_varint};
+
+use crate::raft::NodeId;
+
+const VERSION: u8 = 1;
+/// An address is a name or a number, and a port.
+const ADDRESS_BYTES_MAX: usize = 300;
+/// Nodes a cluster may have.
+const NODES_MAX: usize = 1_000;
+
+/// What is known of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Where other nodes reach it.
+    pub address: String,
+    /// What it shares the fate of.
+    pub zone: Option<String>,
+    /// The number of its data folder, which no other has: two nodes with one number are told apart by it.
+    pub folder: u128,
+    /// Whether it shall give up what it holds.
+    pub is_leaving: bool,
+}
+
+/// See the head of this file.
+#[derive(Clone, Debug, Default)]
+pub struct Meta {
+    /// Which cluster this is: a number that no other has. 0 before it is founded.
+    pub cluster: u128,
+    /// How many partitions there are.
+    pub partitions: u16,
+    /// How many nodes shall hold each.
+    pub replicas: u16,
+    /// Raised with every change of nodes or placement.
+    pub epoch: u64,
+    /// Everybody.
+    pub nodes: BTreeMap<NodeId, Member>,
+    /// Who holds what, or shall.
+    pub placement: Placement,
+    /// The limits of counters.
+    pub policies: Policies,
+}
+
+/// What can be changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The first node of all.
+    Found {
+        /// The number of the cluster.
+        cluster: u128,
+        /// How many partitions.
+        partitions: u16,
+        /// How many nodes shall hold each.
+        replicas: u16,
+        /// Its number.
+        node: NodeId,
+        /// Itself.
+        member: Member,
+    },
+    /// A node joins, or is somewhere else now.
+    Join(NodeId, Member),
+    /// A node shall give up what it holds.
+    Leave(NodeId),
+    /// A node is no longer one.
+    Remove(NodeId),
+    /// Who holds what, decided at this epoch.
+    Place(u64, Placement),
+    /// A policy is stored or removed.
+    Policy(Vec<u8>, Option<Policy>),
+}
+
+impl Meta {
+    /// Carries out a change, or says why not.
+    pub fn apply(&mut self, change: Change) -> Result<(), String> {
+        match change {
+            Change::Found { cluster, partitions, replicas, node, member } => {
+                if self.cluster != 0 {
+                    return Err("the cluster is founded already".into());
+                }
+                *self = Meta { cluster, partitions, replicas, epoch: 1, ..Meta::default() };
+                self.nodes.insert(node, member);
+                self.placement.replicas = vec![vec![node]; usize::from(partitions)];
+            }
+            Change::Join(node, member) => {
+                let elsewhere =
+                    |(id, known): (&NodeId, &Member)| *id != node && known.address == member.address;
+                if self.nodes.iter().any(elsewhere) {
+                    return Err(format!("another node has the address {}", member.address));
+                }
+                if self.nodes.len() >= NODES_MAX && !self.nodes.contains_key(&node) {
+                    return Err(format!("there are already {NODES_MAX} nodes"));
+                }
+                if self.nodes.get(&node).is_some_and(|known| known.folder != member.folder) {
+                    return Err(format!("another data folder is node {node}; choose another number"));
+                }
+                if self.nodes.insert(node, member.clone()) != Some(member) {
+                    self.epoch += 1;
+                }
+            }
+            Change::Leave(node) => {
+                let others =
+                    self.nodes.iter().filter(|(id, known)| **id != node && !known.is_leaving).count();
+                let known = self.nodes.get_mut(&node).ok_or_else(|| format!("there is no node {node}"))?;
+                if others == 0 {
+                    return Err("the last node cannot leave".into());
+                }
+                known.is_leaving = true;
+                self.epoch += 1;
+            }
+            Change::Remove(node) => {
+                if self.placement.replicas.iter().any(|replicas| replicas.contains(&node)) {
+                    return Err(format!("node {node} still holds partitions; let it leave first"));
+                }
+                if self.nodes.remove(&node).is_none() {
+                    return Err(format!("there is no node {node}"));
+                }
+                self.epoch += 1;
+            }
+            Change::Place(epoch, placement) => {
+                if epoch != self.epoch {
+                    return Err(format!("decided at epoch {epoch}, and it is {}", self.epoch));
+                }
+                let is_known = |node: &NodeId| self.nodes.contains_key(node);
+                if placement.replicas.len() != usize::from(self.partitions)
+                    || !placement
+                        .replicas
+                        .iter()
+                        .all(|replicas| !replicas.is_empty() && replicas.iter().all(is_known))
+                {
+                    return Err("a placement that does not fit the nodes".into());
+                }
+                self.placement = placement;
+                self.epoch += 1;
+            }
+            Change::Policy(pattern, policy) => {
+                let is_new = policy.is_some() && self.policies.get(&pattern).is_none();
+                if is_new && self.policies.len() >= POLICIES_MAX {
+                    return Err(format!("there are already {POLICIES_MAX} policies, the most there can be"));
+                }
+                self.policies.set(&pattern, policy);
+            }
+        }
+        Ok(())
+    }
+
+    /// Who should hold what, as things stand.
+    pub fn plan(&self) -> Placement {
+        let stays = self.nodes.iter().filter(|(_, member)| !member.is_leaving);
+        let nodes: Vec<Place> =
+            stays.map(|(id, member)| Place { id: *id, zone: member.zone.clone() }).collect();
+        let shape = Shape {
+            partitions: self.partitions,
+            replicas: usize::from(self.replicas),
+            virtual_nodes: VIRTUAL_NODES_DEFAULT,
+        };
+        placement::plan(&nodes, shape, &self.placement)
+    }
+
+    /// As bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![VERSION];
+        out.extend_from_slice(&self.cluster.to_le_bytes());
+        put_varint(&mut out, u64::from(self.partitions));
+        put_varint(&mut out, u64::from(self.replicas));
+        put_varint(&mut out, self.epoch);
+        put_varint(&mut out, self.nodes.len() as u64);
+        for (node, member) in &self.nodes {
+            put_varint(&mut out, *node);
+            put_member(&mut out, member);
+        }
+        put_placement(&mut out, &self.placement);
+        put_varint(&mut out, self.policies.len() as u64);
+        for (pattern, policy) in self.policies.iter() {
+            put_bytes(&mut out, pattern);
+            put_policy_value(&mut out, policy);
+        }
+        out
+    }
+
+    /// From bytes.
+    pub fn decode(reader: &mut Reader<'_>) -> Result<Meta, Malformed> {
+        if reader.byte()? != VERSION {
+            return Err(Malformed("a cluster of another version; written by a newer one?"));
+        }
+        let mut meta = Meta {
+            cluster: u128::from_le_bytes(reader.array()?),
+            partitions: read_partitions(reader)?,
+            replicas: read_u16(reader)?,
+            epoch: reader.varint()?,
+            ..Meta::default()
+        };
+        for _ in 0..reader.count()? {
+            meta.nodes.insert(reader.varint()?, read_member(reader)?);
+        }
+        meta.placement = read_placement(reader)?;
+        for _ in 0..reader.count()? {
+            let pattern = reader.bytes_up_to(KEY_BYTES_MAX)?;
+            meta.policies.set(pattern, Some(reader.policy()?));
+        }
+        Ok(meta)
+    }
+}
+
+impl Change {
+    /// As bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        match self {
+            Change::Found { cluster, partitions, replicas, node, member } => {
+                out.push(1);
+                out.extend_from_slice(&cluster.to_le_bytes());
+                put_varint(&mut out, u64::from(*partitions));
+                put_varint(&mut out, u64::from(*replicas));
+                put_varint(&mut out, *node);
+                put_member(&mut out, member);
+            }
+            Change::Join(node, member) => {
+                out.push(2);
+                put_varint(&mut out, *node);
+                put_member(&mut out, member);
+            }
+            Change::Leave(node) => {
+                out.push(3);
+                put_varint(&mut out, *node);
+            }
+            Change::Remove(node) => {
+                out.push(4);
+                put_varint(&mut out, *node);
+            }
+            Change::Place(epoch, placement) => {
+                out.push(5);
+                put_varint(&mut out, *epoch);
+                put_placement(&mut out, placement);
+            }
+            Change::Policy(pattern, policy) => {
+                out.push(6);
+                put_bytes(&mut out, pattern);
+                out.push(u8::from(policy.is_some()));
+                if let Some(policy) = policy {
+                    put_policy_value(&mut out, policy);
+                }
+            }
+        }
+        out
+    }
+
+    /// From bytes.
+    pub fn decode(bytes: &[u8]) -> Result<Change, Malformed> {
+        let mut reader = Reader::new(bytes);
+        let change = match reader.byte()? {
+            1 => Change::Found {
+                cluster: u128::from_le_bytes(reader.array()?),
+                partitions: read_partitions(&mut reader)?,
+                replicas: read_u16(&mut reader)?,
+                node: reader.varint()?,
+                member: read_member(&mut reader)?,
+            },
+            2 => Change::Join(reader.varint()?, read_member(&mut reader)?),
+            3 => Change::Leave(reader.varint()?),
+            4 => Change::Remove(reader.varint()?),
+            5 => Change::Place(reader.varint()?, read_placement(&mut reader)?),
+            6 => {
+                let pattern = reader.bytes_up_to(KEY_BYTES_MAX)?.to_vec();
+                Change::Policy(pattern, if reader.flag()? { Some(reader.policy()?) } else { None })
+            }
+            _ => return Err(Malformed("unknown change; sent by a newer version?")),
+        };
+        if reader.is_empty() { Ok(change) } else { Err(Malformed("more than a change")) }
+    }
+}
+
+/// Appends a member.
+pub fn put_member(out: &mut Vec<u8>, member: &Member) {
+    put_bytes(out, member.address.as_bytes());
+    out.push(u8::from(member.zone.is_some()));
+    if let Some(zone) = &member.zone {
+        put_bytes(out, zone.as_bytes());
+    }
+    out.extend_from_slice(&member.folder.to_le_bytes());
+    out.push(u8::from(member.is_leaving));
+}
+
+/// Reads a member.
+pub fn read_member(reader: &mut Reader<'_>) -> Result<Member, Malformed> {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(|_| Malformed("not UTF-8"));
+    Ok(Member {
+        address: text(reader.bytes_up_to(ADDRESS_BYTES_MAX)?)?,
+        zone: if reader.flag()? { Some(text(reader.bytes_up_to(ADDRESS_BYTES_MAX)?)?) } else { None },
+        folder: u128::from_le_bytes(reader.array()?),
+        is_leaving: reader.flag()?,
+    })
+}
+
+fn put_placement(out: &mut Vec<u8>, placement: &Placement) {
+    put_varint(out, placement.replicas.len() as u64);
+    for replicas in &placement.replicas {
+        put_varint(out, replicas.len() as u64);
+        replicas.iter().for_each(|node| put_varint(out, *node));
+    }
+}
+
+fn read_placement(reader: &mut Reader<'_>) -> Result<Placement, Malformed> {
+    let mut placement = Placement::default();
+    for _ in 0..reader.count()? {
+        let count = reader.count()?;
+        placement.replicas.push((0..count).map(|_| reader.varint()).collect::<Result<_, _>>()?);
+    }
+    Ok(placement)
+}
+
+fn read_u16(reader: &mut Reader<'_>) -> Result<u16, Malformed> {
+    u16::try_from(reader.varint()?).map_err(|_| Malformed("a number that is too large"))
+}
+
+fn read_partitions(reader: &mut Reader<'_>) -> Result<u16, Malformed> {
+    let count = read_u16(reader)?;
+    // None before the cluster is founded.
+    if count == 0 || count.is_power_of_two() && count <= PARTITIONS_MAX {
+        Ok(count)
+    } else {
+        Err(Malformed("a number of partitions that cannot be"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(address: &str) -> Member {
+        Member { address: address.into(), zone: None, folder: address.len() as u128, is_leaving: false }
+    }
+
+    fn founded() -> Meta {
+        let mut meta = Meta::default();
+        let found =
+            Change::Found { cluster: 77, partitions: 8, replicas: 3, node: 1, member: member("one:7074") };
+        meta.apply(found.clone()).unwrap();
+        assert!(meta.apply(found).is_err(), "once");
+        meta
+    }
+
+    #[test]
+    fn a_cluster_grows_and_shrinks() {
+        let mut meta = founded();
+        assert_eq!(meta.plan().replicas, vec![vec![1]; 8]);
+        for node in 2..=4 {
+            meta.apply(Change::Join(node, member(&format!("node-{node}:7074")))).unwrap();
+        }
+        assert!(meta.apply(Change::Join(5, member("one:7074"))).is_err(), "an address that is taken");
+        let impostor = Member { folder: 99, ..member("node-2:7074") };
+        assert!(meta.apply(Change::Join(2, impostor)).is_err(), "a number that is taken");
+        let planned = meta.plan();
+        assert!(planned.replicas.iter().all(|replicas| replicas.len() == 3));
+        let epoch = meta.epoch;
+        assert!(meta.apply(Change::Place(epoch - 1, planned.clone())).is_err(), "things have changed since");
+        meta.apply(Change::Place(epoch, planned)).unwrap();
+        assert!(meta.apply(Change::Remove(2)).is_err(), "it holds partitions");
+        meta.apply(Change::Leave(2)).unwrap();
+        let planned = meta.plan();
+        assert!(planned.replicas.iter().all(|replicas| replicas.len() == 3 && !replicas.contains(&2)));
+        meta.apply(Change::Place(meta.epoch, planned)).unwrap();
+        meta.apply(Change::Remove(2)).unwrap();
+        assert_eq!(meta.nodes.keys().copied().collect::<Vec<_>>(), [1, 3, 4]);
+        meta.apply(Change::Leave(3)).unwrap();
+        meta.apply(Change::Leave(4)).unwrap();
+        assert!(meta.apply(Change::Leave(1)).is_err(), "the last one");
+    }
+
+    #[test]
+    fn everything_is_read_as_written() {
+        let mut meta = founded();
+        let policy = Policy { max: Some(9), disabled: true, ..Policy::default() };
+        let changes = [
+            Change::Join(2, Member { zone: Some("east".into()), ..member("two:7074") }),
+            Change::Join(3, member("three:7074")),
+            Change::Leave(3),
+            Change::Place(4, Placement { replicas: vec![vec![2, 1]; 8] }),
+            Change::Remove(3),
+            Change::Policy(b"a*".to_vec(), Some(policy)),
+            Change::Policy(b"b*".to_vec(), None),
+        ];
+        for change in changes {
+            let bytes = change.encode();
+            assert_eq!(Change::decode(&bytes).unwrap(), change);
+            assert!((0..bytes.len()).all(|length| Change::decode(&bytes[..length]).is_err()), "{change:?}");
+            meta.apply(change).unwrap();
+        }
+        let bytes = meta.encode();
+        let read = Meta::decode(&mut Reader::new(&bytes)).unwrap();
+        assert_eq!(read.encode(), bytes);
+        assert_eq!((read.cluster, read.nodes, read.placement), (77, meta.nodes, meta.placement));
+        assert!((0..bytes.len()).all(|length| Meta::decode(&mut Reader::new(&bytes[..length])).is_err()));
+    }
+}
