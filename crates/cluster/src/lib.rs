@@ -2,16 +2,20 @@
 //!
 //! | module | what lives there |
 //! |---|---|
+//! | [`certificates`] | certificates for nodes |
 //! | [`command`] | what a group of a partition is asked to do |
 //! | [`meta`] | what all nodes agree on: who they are, who holds what |
 //! | [`node`] | one of the machines: its groups, and the way of a batch through them |
+//! | [`peers`] | nodes that reach each other by TCP and TLS |
 //! | [`split`] | a batch cut into what each partition is asked |
 //! | [`transport`] | how nodes reach each other |
 //! | [`raft`] | consensus: what `openraft` is told and asked, and nowhere else |
 
+pub mod certificates;
 pub mod command;
 pub mod meta;
 pub mod node;
+pub mod peers;
 pub mod raft;
 pub mod split;
 pub mod transport;

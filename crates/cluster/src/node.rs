@@ -559,6 +559,8 @@ impl Node {
         } else {
             match tokio::time::timeout(within, self.transport.ask(node, Bytes::from(asked))).await {
                 Ok(Ok(answer)) => answer,
+                // As good as one who does not lead.
+                Ok(Err(unreached)) if !unreached.was_sent => return Err(NotDone::NotLeader(None)),
                 _ => return Err(NotDone::Unknown),
             }
         };

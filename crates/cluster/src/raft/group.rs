@@ -438,7 +438,7 @@ impl Link {
         let answer = match tokio::time::timeout(within, answering).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(unreached)) => return Err(RPCError::Unreachable(Unreachable::new(&unreached))),
-            Err(_) => return Err(network(Unreached(format!("node {} does not answer", self.target)))),
+            Err(_) => return Err(network(Unreached::lost(format!("node {} does not answer", self.target)))),
         };
         let mut reader = Reader::new(&answer);
         let read = match reader.byte() {
@@ -448,7 +448,7 @@ impl Link {
                 .map_or_else(|error| error.to_string(), |why| String::from_utf8_lossy(why).into_owned())),
             Err(error) => Err(error.to_string()),
         };
-        read.map_err(|why| RPCError::Unreachable(Unreachable::new(&Unreached(why))))
+        read.map_err(|why| RPCError::Unreachable(Unreachable::new(&Unreached::lost(why))))
     }
 }
 
