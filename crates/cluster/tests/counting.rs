@@ -13,8 +13,8 @@ use quipu_cluster::node::{Node, Settings};
 use quipu_cluster::raft::{NodeId, Pace, Status};
 use quipu_cluster::transport::{Answering, Transport, Unreached};
 use quipu_counting::slot::{partition, slot};
-use quipu_counting::{Action, Add, Batch, Cell, Policy, Refusal, Reply};
-use quipu_engine::Options;
+use quipu_counting::{Action, Add, Batch, Cell, Counters, Policy, Refusal, Reply};
+use quipu_engine::{Engine, Options};
 use quipu_store::LogOptions;
 
 const PARTITIONS: u16 = 4;
@@ -118,16 +118,10 @@ impl Cluster {
     }
 
     async fn open(&mut self, id: NodeId) {
-        let log = LogOptions { segment_bytes: 1 << 20, ..LogOptions::default() };
-        // The same secrets on every node: request ids must be the same everywhere.
-        let mut entropy = [7; 40];
-        // But for the number of the folder.
-        entropy[16] = id as u8;
-        let options = Options { partitions: PARTITIONS, log, entropy: Some(entropy), ..Options::default() };
         let settings = Settings {
             id,
             path: self.path(id),
-            options,
+            options: options(id),
             pace: Pace {
                 heartbeat: Duration::from_millis(50),
                 election: Duration::from_millis(200),
@@ -209,6 +203,14 @@ impl Cluster {
         }
         panic!("the replicas differ");
     }
+}
+
+fn options(id: NodeId) -> Options {
+    let log = LogOptions { segment_bytes: 1 << 20, ..LogOptions::default() };
+    // The same secret on every node: request ids must be the same everywhere. Not so the number of the folder.
+    let mut entropy = [7; 40];
+    entropy[16] = id as u8;
+    Options { partitions: PARTITIONS, log, entropy: Some(entropy), ..Options::default() }
 }
 
 fn of(key: &str) -> u16 {
@@ -421,4 +423,40 @@ async fn strangers_are_refused() {
         cluster.nodes[&1].receive(9, garbage).await;
     }
     assert_eq!(cluster.add(2, "still").await.cell.value, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_folder_that_counted_alone_is_the_beginning_of_a_cluster() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster { net: Arc::default(), folder, nodes: BTreeMap::new() };
+    let path = cluster.path(1);
+    {
+        let alone = Engine::open(&path, options(1)).unwrap();
+        for key in keys() {
+            let mut batch = Batch::default();
+            batch.push_with_id(key.as_bytes(), Action::Add(Add::plain(7)), b"alone", 0);
+            let offset = alone.run(&mut batch, (options(1).clock)()).unwrap();
+            alone.settle(offset).unwrap();
+        }
+        alone.close().unwrap();
+    }
+    Engine::make_replicated(&path, options(1)).unwrap();
+    assert!(Engine::open(&path, options(1)).is_err(), "it is that of a node now");
+    cluster.open(1).await;
+    cluster.nodes[&1].found(0xc1, 3, cluster.member(1)).await.unwrap();
+    for id in 2..=3 {
+        cluster.open(id).await;
+        cluster.nodes[&id].join(1, &cluster.member(id)).await.unwrap();
+    }
+    cluster.settle(&[1, 2, 3]).await;
+    for key in keys() {
+        assert_eq!(cluster.add(2, &key).await.cell.value, 8);
+    }
+    cluster.stop(1).await;
+    for key in keys() {
+        let mut batch = Batch::default();
+        batch.push_with_id(key.as_bytes(), Action::Add(Add::plain(7)), b"alone", 0);
+        assert!(cluster.run(3, &mut batch).await[0].duplicate, "{key}");
+        assert_eq!(cluster.read(2, &key).await.cell.value, 8);
+    }
 }

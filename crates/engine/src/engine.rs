@@ -176,11 +176,12 @@ impl Engine {
             incarnation: 1,
             identity_key: IdentityKey(array(identity)),
             node_id: u128::from_le_bytes(array(node)),
+            is_replicated: matches!(records, Records::Entries(_)),
         };
         let hash_seed = u64::from_le_bytes(array(seed));
         let folder = Folder::open(&*disk, path, fresh)?;
+        folder.check_kind(fresh.is_replicated)?;
         let cold = open_cold(&folder)?;
-        let is_replicated = matches!(records, Records::Entries(_));
         let recovered = recover(Arc::clone(&disk), &folder, &*cold, &options, hash_seed, records)?;
         folder.establish(&*disk)?;
         let partition_budget_bytes =
@@ -198,7 +199,7 @@ impl Engine {
             log_tail_bytes: options.log_tail_bytes,
             expiries_per_round: expiries_per_round(options.log.segment_bytes),
             oldest_cut: AtomicU64::new(recovered.from),
-            replication: is_replicated.then(OnceLock::new),
+            replication: fresh.is_replicated.then(OnceLock::new),
             meta_needed_from: AtomicU64::new(recovered.meta_from),
             chores: Mutex::new(Chores::new(usize::from(folder.meta.partitions))),
             cuts: Mutex::new(recovered.cuts),

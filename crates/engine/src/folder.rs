@@ -4,6 +4,7 @@
 //! quipu.lock       locked while a process uses the folder
 //! quipu.meta       magic "QUIPUDAT", version u32, features u32, partitions u16, reserved u16, incarnation u32,
 //!                  identity key 16, node id u128, crc32 of all before; little-endian
+//!                  features: 1 its partitions are replicated
 //! log/             segments of the log
 //! cold/            the cold store
 //! ```
@@ -35,7 +36,12 @@ pub struct Meta {
     pub identity_key: IdentityKey,
     /// Random name of this node.
     pub node_id: u128,
+    /// Whether its partitions are ordered by a cluster: then the log holds what was agreed on, and not effects.
+    pub is_replicated: bool,
 }
+
+/// The one feature there is.
+const REPLICATED: u32 = 1;
 
 /// A folder this process holds.
 pub struct Folder {
@@ -72,11 +78,7 @@ impl Folder {
     pub fn establish(&self, disk: &dyn Disk) -> Result<(), OpenError> {
         let write = || -> std::io::Result<()> {
             if self.is_new {
-                let draft = self.path.join("quipu.meta.draft");
-                let file = disk.create(&draft)?;
-                file.write_at(&encode(&self.meta), 0)?;
-                file.sync_data()?;
-                disk.rename(&draft, &self.path.join("quipu.meta"))?;
+                self.write_meta(disk)?;
             }
             // Also of an old one: whoever was killed between the rename and its sync left a name that is seen but
             // not certain.
@@ -85,10 +87,41 @@ impl Folder {
         write().map_err(|source| OpenError::io(&self.path, source))
     }
 
+    fn write_meta(&self, disk: &dyn Disk) -> std::io::Result<()> {
+        let draft = self.path.join("quipu.meta.draft");
+        let file = disk.create(&draft)?;
+        file.write_at(&encode(&self.meta), 0)?;
+        file.sync_data()?;
+        disk.rename(&draft, &self.path.join("quipu.meta"))
+    }
+
+    /// From now on its partitions are ordered by a cluster. Nothing in the log may be needed any more.
+    pub fn become_replicated(&mut self, disk: &dyn Disk) -> Result<(), OpenError> {
+        self.meta.is_replicated = true;
+        let written = self.write_meta(disk).and_then(|()| disk.sync_dir(&self.path));
+        written.map_err(|source| OpenError::io(&self.path, source))
+    }
+
+    /// Whether it is what it is opened as.
+    pub fn check_kind(&self, is_replicated: bool) -> Result<(), OpenError> {
+        let what = match (self.meta.is_replicated, is_replicated) {
+            (true, false) => "belongs to a node of a cluster",
+            (false, true) => "is not that of a node of a cluster",
+            _ => return Ok(()),
+        };
+        Err(OpenError::Options(format!("the data folder {} {what}", self.path.display())))
+    }
+
     /// Something that must be there is not.
     pub fn missing(&self, part: &str) -> OpenError {
         OpenError::Damaged { path: self.path.clone(), what: format!("{part} is missing") }
     }
+}
+
+/// What the meta file of a folder says, if it has one.
+pub fn look(disk: &dyn Disk, path: &Path) -> Result<Option<Meta>, OpenError> {
+    let is_there = disk.list(path).is_ok_and(|names| names.iter().any(|name| name == "quipu.meta"));
+    if is_there { read_meta(disk, path).map(Some) } else { Ok(None) }
 }
 
 fn read_meta(disk: &dyn Disk, path: &Path) -> Result<Meta, OpenError> {
@@ -109,7 +142,8 @@ fn encode(meta: &Meta) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(META_BYTES);
     bytes.extend_from_slice(MAGIC);
     bytes.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
-    bytes.extend_from_slice(&0u32.to_le_bytes());
+    let features = if meta.is_replicated { REPLICATED } else { 0 };
+    bytes.extend_from_slice(&features.to_le_bytes());
     bytes.extend_from_slice(&meta.partitions.to_le_bytes());
     bytes.extend_from_slice(&0u16.to_le_bytes());
     bytes.extend_from_slice(&meta.incarnation.to_le_bytes());
@@ -136,7 +170,7 @@ fn decode(bytes: &[u8]) -> Result<Meta, Problem> {
     let version = u32::from_le_bytes(part(bytes, 8)?);
     let features = u32::from_le_bytes(part(bytes, 12)?);
     // The version comes before the checksum: a newer format may be longer.
-    if version != FORMAT_VERSION || features != 0 {
+    if version != FORMAT_VERSION || features & !REPLICATED != 0 {
         return Err(Problem::Version(format!("{version} (features {features:#x})")));
     }
     let crc = u32::from_le_bytes(part(bytes, META_BYTES - 4)?);
@@ -152,6 +186,7 @@ fn decode(bytes: &[u8]) -> Result<Meta, Problem> {
         incarnation: u32::from_le_bytes(part(bytes, 20)?),
         identity_key: IdentityKey(part(bytes, 24)?),
         node_id: u128::from_le_bytes(part(bytes, 40)?),
+        is_replicated: features & REPLICATED != 0,
     })
 }
 
@@ -161,7 +196,15 @@ mod tests {
 
     #[test]
     fn meta_is_read_as_written_and_damage_is_noticed() {
-        let meta = Meta { partitions: 16, incarnation: 1, identity_key: IdentityKey([7; 16]), node_id: 99 };
+        let alone = Meta {
+            partitions: 16,
+            incarnation: 1,
+            identity_key: IdentityKey([7; 16]),
+            node_id: 99,
+            is_replicated: false,
+        };
+        let meta = Meta { is_replicated: true, ..alone };
+        assert!(matches!(decode(&encode(&alone)), Ok(read) if read == alone));
         let bytes = encode(&meta);
         assert!(matches!(decode(&bytes), Ok(read) if read == meta));
         for position in 0..bytes.len() {

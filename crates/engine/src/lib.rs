@@ -55,5 +55,5 @@ pub use check::{CheckReport, check};
 pub use engine::Engine;
 pub use execute::REQUESTS_PER_BATCH_MAX;
 pub use options::{Clock, ID_WINDOW_MS_MIN, MEMORY_BYTES_MIN, OpenError, Options, memory_bytes_min};
-pub use replicated::Replication;
+pub use replicated::{Found, Replication};
 pub use snapshot::SnapshotError;

@@ -10,12 +10,13 @@ use std::sync::{Arc, OnceLock};
 
 use quipu_counting::{Batch, Change, Policies, Policy, Unavailable};
 use quipu_store::cold::{ColdError, Rows};
-use quipu_store::{Log, LogError};
+use quipu_store::{Log, LogError, RealDisk};
 use quipu_wire::entry::{self, Reader};
 
 use crate::engine::{Engine, cold_unavailable};
 use crate::execute::{Attempt, Scope};
 use crate::fetch::{Fetched, Missing};
+use crate::folder;
 use crate::options::{OpenError, Options};
 use crate::partition::Partition;
 use crate::recover::{OnRecord, Records};
@@ -28,6 +29,17 @@ pub trait Replication: Send + Sync {
 
     /// Everything up to `mark` is in the partition's checkpoint, durably.
     fn checkpointed(&self, partition: u16, mark: &[u8]);
+}
+
+/// What a data folder is.
+#[derive(Clone, Copy, Debug)]
+pub struct Found {
+    /// How many partitions it has.
+    pub partitions: u16,
+    /// Whether it is that of a node of a cluster.
+    pub is_replicated: bool,
+    /// Its secret, which keys request ids: the same on all nodes of a cluster.
+    pub secret: [u8; 16],
 }
 
 /// The state of whoever orders, kept beside the counters.
@@ -43,6 +55,37 @@ impl Engine {
         record: &'a mut OnRecord<'a>,
     ) -> Result<Arc<Engine>, OpenError> {
         Engine::open_still(path.as_ref(), options, Records::Entries(record))
+    }
+
+    /// What a data folder is, if it is one.
+    pub fn look(path: impl AsRef<Path>) -> Result<Option<Found>, OpenError> {
+        let found = folder::look(&RealDisk, path.as_ref())?;
+        Ok(found.map(|meta| Found {
+            partitions: meta.partitions,
+            is_replicated: meta.is_replicated,
+            secret: meta.identity_key.0,
+        }))
+    }
+
+    /// Makes a data folder that was used alone one of a node of a cluster, with everything it has counted. If it fails, the
+    /// folder is what it was.
+    pub fn make_replicated(path: impl AsRef<Path>, options: Options) -> Result<(), OpenError> {
+        let engine = Engine::open_still(path.as_ref(), options, Records::Effects)?;
+        for partition in 0..engine.partitions.len() as u16 {
+            // Runs of request ids were named by offsets, and are named by sequences from now on, which must be above.
+            let mut held = engine.partitions[usize::from(partition)].lock();
+            held.sequence = held.sequence.max(engine.log.end());
+            drop(held);
+            engine.checkpoint(partition)?;
+        }
+        let end = engine.log.end();
+        engine.save_meta(end, &[])?;
+        engine.close().map_err(|error| OpenError::Options(error.to_string()))?;
+        let Ok(engine) = Arc::try_unwrap(engine).map(|mut engine| engine.folder.become_replicated(&RealDisk))
+        else {
+            return Err(OpenError::Options("the data folder is still in use".into()));
+        };
+        engine
     }
 
     /// Starts checkpoints and all other chores.
