@@ -31,6 +31,12 @@ impl Authority {
         Ok((Authority { certificate, issuer: Issuer::new(params()?, key) }, issued))
     }
 
+    /// One that was made before: its certificate and its key, in PEM.
+    pub fn from_pem(certificate: String, key: &str) -> Result<Authority, rcgen::Error> {
+        let issuer = Issuer::new(params()?, KeyPair::from_pem(key)?);
+        Ok(Authority { certificate, issuer })
+    }
+
     /// Its certificate, in PEM.
     pub fn certificate(&self) -> &str {
         &self.certificate

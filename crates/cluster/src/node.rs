@@ -54,6 +54,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// How long it may take until another holds a partition and has what is in it.
 const MOVE_MAX: Duration = Duration::from_secs(600);
+/// How long somebody who wants to join asks before saying that it does not work.
+const JOIN_MAX: Duration = Duration::from_secs(3);
 /// How often nodes look after what is theirs to look after.
 const CHORES_PAUSE: Duration = Duration::from_millis(200);
 /// How often the lead is brought back to those who should have it.
@@ -81,6 +83,8 @@ pub struct Node {
     nodes: Group<MetaMachine>,
     /// One partition is taken up or given up at a time.
     holding: tokio::sync::Mutex<()>,
+    /// One node is let in or let go at a time.
+    admitting: tokio::sync::Mutex<()>,
     placing: Mutex<Placing>,
 }
 
@@ -121,6 +125,7 @@ impl Node {
             journal,
             transport,
             holding: tokio::sync::Mutex::default(),
+            admitting: tokio::sync::Mutex::default(),
             placing: Mutex::default(),
         });
         for partition in (0..partitions).filter(|partition| node.engine.holds(*partition)) {
@@ -190,14 +195,14 @@ impl Node {
         let mut question = vec![19];
         put_varint(&mut question, self.id);
         put_member(&mut question, member);
-        let until = Instant::now() + MOVE_MAX;
+        let until = Instant::now() + JOIN_MAX;
         let mut asked = through;
         loop {
             match self.ask(asked, question.clone(), MOVE_MAX, read_refused).await {
                 Ok(None) => return Ok(()),
                 Ok(Some(why)) => return Err(why),
                 Err(NotDone::NotLeader(Some(leader))) if leader != asked => asked = leader,
-                Err(error) if Instant::now() >= until => return Err(format!("{error:?}")),
+                Err(error) if Instant::now() >= until => return Err(error.to_string()),
                 Err(_) => {
                     asked = through;
                     tokio::time::sleep(LOOK_AGAIN).await;
@@ -224,7 +229,7 @@ impl Node {
                 Ok(None) => return Ok(()),
                 Ok(Some(why)) => return Err(why),
                 Err(NotDone::NotLeader(leader)) if leader != target => hint = leader,
-                Err(error) if Instant::now() >= until => return Err(format!("{error:?}")),
+                Err(error) if Instant::now() >= until => return Err(error.to_string()),
                 Err(_) => tokio::time::sleep(LOOK_AGAIN).await,
             }
         }
@@ -239,6 +244,7 @@ impl Node {
         if self.nodes.leader() != Some(self.id) {
             return Err(NotDone::NotLeader(self.nodes.leader()));
         }
+        let _one = self.admitting.lock().await;
         // First as a change, which may be refused: a stranger must not get a say.
         if let Some(why) = self.change_here(&Change::Join(node, member)).await? {
             return Ok(Some(why));
@@ -267,7 +273,7 @@ impl Node {
         });
         // Leaders bring what is missing in time; here it is about not answering too early.
         for told in futures_util::future::join_all(all).await {
-            told.map_err(|error| format!("{error:?}"))?;
+            told.map_err(|error| error.to_string())?;
         }
         Ok(existed)
     }
@@ -401,7 +407,7 @@ impl Node {
             match self.ask_leader(partition, question, MOVE_MAX).await {
                 Ok(()) => self.placing.lock().done.insert(partition, replicas.clone()),
                 Err(error) => {
-                    tracing::info!("partition {partition} is not yet where it should be: {error:?}");
+                    tracing::info!("partition {partition} is not yet where it should be: {error}");
                     return;
                 }
             };
@@ -413,6 +419,7 @@ impl Node {
     /// Nodes that wanted to leave and hold nothing any more are let go.
     async fn say_goodbye(&self, meta: &Meta) {
         for (node, _) in meta.nodes.iter().filter(|(_, member)| member.is_leaving) {
+            let _one = self.admitting.lock().await;
             let mut voters = self.nodes.voters();
             if voters.remove(node) && self.nodes.set_voters(voters).await.is_err() {
                 return;
@@ -456,7 +463,7 @@ impl Node {
         for node in gone {
             if let Err(error) = self.ask(node, question(22, partition, |_| {}), ANSWER_MAX, |_| Ok(())).await
             {
-                tracing::info!("node {node} was not told to let go of partition {partition}: {error:?}");
+                tracing::info!("node {node} was not told to let go of partition {partition}: {error}");
             }
         }
         Ok(())
@@ -559,8 +566,7 @@ impl Node {
         } else {
             match tokio::time::timeout(within, self.transport.ask(node, Bytes::from(asked))).await {
                 Ok(Ok(answer)) => answer,
-                // As good as one who does not lead.
-                Ok(Err(unreached)) if !unreached.was_sent => return Err(NotDone::NotLeader(None)),
+                Ok(Err(unreached)) if !unreached.was_sent => return Err(NotDone::NotReached(unreached.why)),
                 _ => return Err(NotDone::Unknown),
             }
         };
@@ -584,7 +590,9 @@ impl Node {
                         hint = Some(leader);
                         break;
                     }
-                    Err(NotDone::NotLeader(_) | NotDone::Unknown | NotDone::NoQuorum) => {}
+                    Err(
+                        NotDone::NotLeader(_) | NotDone::NotReached(_) | NotDone::Unknown | NotDone::NoQuorum,
+                    ) => {}
                     done => return done,
                 }
             }
@@ -650,7 +658,7 @@ impl Node {
             match done {
                 Ok(replies) => return Ok(replies),
                 Err(NotDone::NotLeader(Some(leader))) if leader != target => candidates = vec![leader],
-                Err(NotDone::NotLeader(_)) => {}
+                Err(NotDone::NotLeader(_) | NotDone::NotReached(_)) => {}
                 Err(NotDone::NoQuorum) => refusal = Refusal::NoQuorum,
                 Err(NotDone::Unknown) if !can_repeat(&part.batch) => return Err(Refusal::OutcomeUnknown),
                 Err(NotDone::Unknown) => refusal = Refusal::OutcomeUnknown,
@@ -736,7 +744,7 @@ fn not_done(why: &NotDone) -> Vec<u8> {
         }
         NotDone::NoQuorum => vec![2],
         NotDone::Unknown => vec![3],
-        NotDone::Stopped(why) => {
+        NotDone::NotReached(why) | NotDone::Stopped(why) => {
             let mut out = vec![4];
             put_bytes(&mut out, why.as_bytes());
             out

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -64,8 +65,10 @@ impl Running {
     }
 
     async fn add(&self, key: &str) -> Reply {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let request = format!("add {}", NEXT.fetch_add(1, Ordering::Relaxed));
         let mut batch = Batch::default();
-        batch.push(key.as_bytes(), Action::Add(Add::plain(1)));
+        batch.push_with_id(key.as_bytes(), Action::Add(Add::plain(1)), request.as_bytes(), 0);
         self.node.execute(&mut batch).await;
         batch.replies[0]
     }

@@ -5,6 +5,7 @@
 //! | `cli` | the commands of the binary |
 //! | `config` | settings and where they come from |
 //! | `serve` | `quipu serve`, from the first check to the last flush |
+//! | `cluster` | a server that is a node of a cluster |
 //! | `http` | the JSON API |
 //! | `resp` | the Redis protocol |
 //! | `clock` | the time of entries, shared by both |
@@ -18,6 +19,7 @@
 pub mod bench;
 pub mod cli;
 pub mod clock;
+pub mod cluster;
 pub mod config;
 pub mod http;
 pub mod metrics;

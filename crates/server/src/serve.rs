@@ -19,6 +19,8 @@ use tracing_subscriber::EnvFilter;
 
 use crate::cli::terminal::print_aside;
 use crate::clock::Clock;
+use crate::cluster;
+use crate::cluster::folder::ClusterFolder;
 use crate::config::Config;
 use crate::http::{self, App};
 use crate::metrics::Metrics;
@@ -61,11 +63,22 @@ pub fn run(
     let http_listener = listen("http", config.http_listen)?;
     let resp_listener = listen("resp", config.resp_listen)?;
     let clock = Arc::new(Clock::new());
-    let engine = Engine::open(&config.data, options(config, &files, &clock))?;
-    clock.begin_after(engine.newest_time_ms());
-    let counters: Arc<dyn Counters> = engine.clone();
-    let health = Arc::new(Health::default());
     let runtime = http_runtime().context("cannot start the threads of HTTP")?;
+    let options = options(config, &files, &clock);
+    let member = match ClusterFolder::find(&config.data) {
+        Some(folder) => Some(cluster::Running::start(&runtime, &folder, &config.data, options.clone())?),
+        None => None,
+    };
+    let engine = match &member {
+        Some(member) => Arc::clone(member.engine()),
+        None => Engine::open(&config.data, options)?,
+    };
+    clock.begin_after(engine.newest_time_ms());
+    let counters: Arc<dyn Counters> = match &member {
+        Some(member) => member.counters(),
+        None => engine.clone(),
+    };
+    let health = Arc::new(Health::default());
     // From here on a signal is an orderly end, also one that comes right after the line below.
     let signals = {
         let _inside = runtime.enter();
@@ -118,6 +131,9 @@ pub fn run(
     health.set(why);
     runtime.block_on(http.drain());
     resp.stop();
+    if let Some(member) = &member {
+        member.stop(&runtime);
+    }
     let closed = engine.close();
     if let End::Failed(reason) = end {
         let promise = match config.durability {
@@ -167,8 +183,9 @@ fn start_log(config: &Config) {
     let started = tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
-        // The cold store's library reports every compaction; that is news only when something is wrong.
-        .with_env_filter(EnvFilter::new(format!("lsm_tree=warn,{}", config.log)))
+        // The cold store's library reports every compaction, that of consensus every vote: news only when something is
+        // wrong.
+        .with_env_filter(EnvFilter::new(format!("lsm_tree=warn,openraft=warn,{}", config.log)))
         // It would tell stderr that stderr cannot be written to, and panic: a full disk must not end the server so.
         .log_internal_errors(false)
         .try_init();

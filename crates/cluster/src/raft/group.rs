@@ -69,15 +69,22 @@ const PIECE_BYTES: usize = 1 << 20;
 const INSTALL_MS_MAX: u64 = 300_000;
 
 /// Why a group did not do what it was asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotDone {
     /// Another leads, perhaps this one; nothing was changed.
+    #[error("another node leads")]
     NotLeader(Option<NodeId>),
     /// Too few replicas answer; nothing was changed.
+    #[error("too few replicas answer")]
     NoQuorum,
     /// It may be done or not.
+    #[error("nobody knows whether it was done")]
     Unknown,
-    /// The replica has stopped.
+    /// The node that was asked was not reached; nothing was changed.
+    #[error("{0}")]
+    NotReached(String),
+    /// The replica has stopped, or cannot do that.
+    #[error("{0}")]
     Stopped(String),
 }
 

@@ -20,6 +20,7 @@ Read     get, mget         Show one counter, or several
 Move     import, export    Read counters from a file, write them to one
 Rule     policy            Bounds and expiry for all keys of a pattern
 Operate  serve             Run a server
+         cluster           Several servers that count as one
          config            Settings, and where they come from
          check             Verify a data folder
          bench             Measure a server under load

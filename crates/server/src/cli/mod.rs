@@ -10,6 +10,7 @@
 //! | `policy` | policy set, get, list, del |
 //! | `settings` | config show, check, template |
 //! | `check` | verify a data folder |
+//! | `cluster` | cluster init, invite, join, dev |
 //! | `failure` | what went wrong, for a person and as an exit code |
 //! | `terminal`, `progress`, `interrupt` | how things look, how far they have come, and Ctrl-C |
 //! | `help` | the first page of help, and `docs/cli.md` |
@@ -19,6 +20,7 @@
 
 mod check;
 mod client;
+mod cluster;
 mod counter;
 mod counters;
 mod export;
@@ -170,6 +172,14 @@ as JSON.")]
     /// Bounds and expiry for all keys of a pattern
     #[command(subcommand, after_help = "Example:\n  quipu policy set 'stock:*' --min 0")]
     Policy(policy::Command),
+    /// Several servers that count as one
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  quipu cluster dev --nodes 3
+  quipu cluster init --data one && quipu cluster invite --data one > two.toml"
+    )]
+    Cluster(cluster::Command),
     /// Verify a data folder that no server is using
     #[command(after_help = "Examples:
   quipu check ./quipu-data
@@ -255,6 +265,7 @@ fn run(command: Command, tidy_memory: fn()) -> Result<(), Failure> {
         Command::Import(args) => args.run(),
         Command::Export(args) => args.run(),
         Command::Policy(command) => command.run(),
+        Command::Cluster(command) => command.run(),
         Command::Check(args) => args.run(),
         Command::Bench(args) => bench::run(*args),
         Command::Config(command) => command.run(),

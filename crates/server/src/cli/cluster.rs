@@ -1,0 +1,246 @@
+//! `quipu cluster`: data folders that belong to nodes of a cluster, and a cluster for trying it out.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command as Process, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+
+use super::failure::Failure;
+use super::interrupt::Interrupt;
+use super::terminal;
+use crate::cluster::folder::{self, Place, REPLICAS_DEFAULT};
+
+/// How long a cluster for trying it out may take to begin.
+const BEGIN_MAX: Duration = Duration::from_secs(60);
+
+/// cluster
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Make a data folder that of the first node of a new cluster
+    #[command(after_help = "Example:
+  quipu cluster init --data one --peer 10.0.0.1:7074
+  quipu serve --data one
+
+What the folder has counted so far is the beginning of the cluster. The folder keeps the key that invites other nodes.")]
+    Init {
+        /// The data folder; no server may be using it
+        #[arg(long)]
+        data: PathBuf,
+        #[command(flatten)]
+        place: Place,
+        /// How many nodes shall hold each counter
+        #[arg(long, default_value_t = REPLICAS_DEFAULT, value_parser = clap::value_parser!(u16).range(1..=7))]
+        replicas: u16,
+        /// Print JSON, for programs
+        #[arg(long)]
+        json: bool,
+    },
+    /// Invite another node: prints its invitation
+    #[command(after_help = "Example:
+  quipu cluster invite --data one > two.toml
+
+An invitation is a secret: whoever has it can join, and read and change everything. It is for one node.")]
+    Invite {
+        /// The data folder of the first node
+        #[arg(long)]
+        data: PathBuf,
+        /// Print JSON, for programs
+        #[arg(long)]
+        json: bool,
+    },
+    /// Make a new data folder that of the node an invitation is for
+    #[command(after_help = "Example:
+  quipu cluster join two.toml --data two --peer 10.0.0.2:7074
+  quipu serve --data two
+
+The server joins when it starts, takes over its share of the counters, and goes on from there after every restart.")]
+    Join {
+        /// The invitation
+        invitation: PathBuf,
+        /// The data folder; it must be new
+        #[arg(long)]
+        data: PathBuf,
+        #[command(flatten)]
+        place: Place,
+        /// Print JSON, for programs
+        #[arg(long)]
+        json: bool,
+    },
+    /// Run a cluster on this machine, for trying it out
+    #[command(after_help = "Example:
+  quipu cluster dev --nodes 3
+  redis-cli -p 7081 incr likes     # any node will do
+  curl localhost:7090/v1/counters/likes
+
+Ctrl-C ends it, and removes all it counted.")]
+    Dev {
+        /// How many nodes
+        #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=9))]
+        nodes: u16,
+        /// The ports of node n: HTTP at this plus ten times n - 1, RESP one above, other nodes four above
+        #[arg(long, default_value_t = 7070)]
+        port: u16,
+        /// Print JSON, for programs: one line once it serves
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+impl Command {
+    /// Does it.
+    pub fn run(&self) -> Result<(), Failure> {
+        match self {
+            Command::Init { data, place, replicas, json } => {
+                let identity = folder::init(data, place, *replicas, PARTITIONS)?;
+                match json {
+                    true => terminal::print(json!({ "node": identity.node, "cluster": identity.cluster })),
+                    false => terminal::print(format!(
+                        "{} is that of node 1 of cluster {} now; start it with: quipu serve --data {}",
+                        data.display(),
+                        identity.cluster,
+                        data.display()
+                    )),
+                }
+            }
+            Command::Invite { data, json } => {
+                let (node, invitation) = folder::invite(data)?;
+                match json {
+                    true => terminal::print(json!({ "node": node, "invitation": invitation })),
+                    false => terminal::print(invitation.trim_end()),
+                }
+            }
+            Command::Join { invitation, data, place, json } => {
+                let text = std::fs::read_to_string(invitation)
+                    .with_context(|| format!("cannot read {}", invitation.display()))?;
+                let identity = folder::join(&text, data, place)?;
+                match json {
+                    true => terminal::print(json!({ "node": identity.node, "cluster": identity.cluster })),
+                    false => terminal::print(format!(
+                        "{} is that of node {} now; start it with: quipu serve --data {}",
+                        data.display(),
+                        identity.node,
+                        data.display()
+                    )),
+                }
+            }
+            Command::Dev { nodes, port, json } => dev(*nodes, *port, *json),
+        }
+    }
+}
+
+/// Of a cluster whose first folder is new.
+const PARTITIONS: u16 = 16;
+
+/// A server of the cluster for trying it out.
+struct Server {
+    child: Child,
+    http: SocketAddr,
+    resp: SocketAddr,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // The folder goes with it, so nothing is lost by not waiting for a last flush.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn dev(nodes: u16, port: u16, json: bool) -> Result<(), Failure> {
+    let interrupt = Interrupt::watch().context("cannot watch for Ctrl-C")?;
+    let folder = tempfile::Builder::new().prefix("quipu-dev").tempdir().context("cannot make a folder")?;
+    let first = folder.path().join("1");
+    let mut servers: Vec<Server> = Vec::new();
+    for node in 1..=nodes {
+        let base = port.checked_add(10 * (node - 1)).context("there are no such ports")?;
+        let local = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+        let place = Place { peer: local(base + 4), peer_address: None, zone: None };
+        let data = folder.path().join(node.to_string());
+        match node {
+            1 => drop(folder::init(&data, &place, REPLICAS_DEFAULT, PARTITIONS)?),
+            _ => {
+                let (_, invitation) = folder::invite(&first)?;
+                folder::join(&invitation, &data, &place)?;
+            }
+        }
+        servers.push(start(&data, local(base), local(base + 1))?);
+    }
+    wait_until_whole(&servers, &interrupt)?;
+    if json {
+        let shown: Vec<Value> = servers
+            .iter()
+            .map(|server| json!({ "http": server.http, "resp": server.resp, "pid": server.child.id() }))
+            .collect();
+        terminal::print(json!({ "nodes": shown }))?;
+    } else {
+        let mut text = format!("{nodes} nodes serve; any of them counts. Ctrl-C ends them.\n");
+        for (server, node) in servers.iter().zip(1..) {
+            text.push_str(&format!("  node {node}   resp {}   http {}\n", server.resp, server.http));
+        }
+        terminal::print(text.trim_end())?;
+    }
+    while interrupt.received().is_none() {
+        interrupt.wait(Duration::from_secs(1));
+    }
+    drop(servers);
+    Ok(())
+}
+
+fn start(data: &Path, http: SocketAddr, resp: SocketAddr) -> anyhow::Result<Server> {
+    let program = std::env::current_exe().context("where is this program?")?;
+    let mut child = Process::new(program)
+        .args(["serve", "--json", "--data"])
+        .arg(data)
+        .args(["--http", &http.to_string(), "--resp", &resp.to_string()])
+        .env("QUIPU_LOG", "error")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
+        .spawn()
+        .context("cannot start a server")?;
+    let mut line = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        BufReader::new(stdout).read_line(&mut line).context("a server says nothing")?;
+    }
+    let server = Server { child, http, resp };
+    if line.is_empty() {
+        bail!("a server did not start; what it said stands above");
+    }
+    Ok(server)
+}
+
+/// Waits until all know each other and every partition has a leader.
+fn wait_until_whole(servers: &[Server], interrupt: &Interrupt) -> anyhow::Result<()> {
+    let until = Instant::now() + BEGIN_MAX;
+    for server in servers {
+        loop {
+            if is_whole(server, servers.len()).unwrap_or(false) {
+                break;
+            }
+            if interrupt.received().is_some() || Instant::now() > until {
+                bail!("the cluster did not begin to serve");
+            }
+            interrupt.wait(Duration::from_millis(100));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a server knows so many nodes, and holds all it should.
+fn is_whole(server: &Server, nodes: usize) -> std::io::Result<bool> {
+    use std::io::{Read, Write};
+    let mut stream = std::net::TcpStream::connect(server.resp)?;
+    stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+    stream.write_all(b"INFO stats\r\nQUIT\r\n")?;
+    let mut text = String::new();
+    let _ = stream.read_to_string(&mut text);
+    let fact = |name: &str| {
+        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().parse::<usize>().ok())
+    };
+    let held = usize::from(PARTITIONS) * nodes.min(usize::from(REPLICAS_DEFAULT)) / nodes;
+    Ok(fact("cluster_nodes") == Some(nodes) && fact("cluster_partitions_held") >= Some(held))
+}

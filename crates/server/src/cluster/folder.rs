@@ -1,0 +1,257 @@
+//! What a data folder knows of its cluster.
+//!
+//! ```text
+//! <data>/cluster/node.toml            who this node is, and whom it asks first
+//!                authority.pem        whom it trusts
+//!                certificate.pem      what it shows
+//!                key.pem              and proves it with
+//!                authority-key.pem    of the first node: signs invitations
+//!                invited              the last number given out, of the first node
+//! ```
+//! An invitation is all of that for another node, in one file: whoever has it can join.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use quipu_cluster::certificates::{Authority, Issued};
+use quipu_cluster::peers::Tls;
+use quipu_engine::{Engine, Options};
+use rand::TryRngCore;
+use rand::rngs::OsRng;
+use serde::{Deserialize, Serialize};
+
+/// Replicas unless told otherwise.
+pub const REPLICAS_DEFAULT: u16 = 3;
+
+/// Who a node is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Identity {
+    /// Its number.
+    pub node: u64,
+    /// The number of the cluster, in hexadecimal.
+    pub cluster: String,
+    /// The secret that keys request ids, the same on all nodes, in hexadecimal.
+    pub secret: String,
+    /// How many partitions there are.
+    pub partitions: u16,
+    /// How many nodes hold each.
+    pub replicas: u16,
+    /// Where it listens for other nodes.
+    pub listen: SocketAddr,
+    /// Where other nodes reach it.
+    pub address: String,
+    /// What it shares the fate of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
+    /// Nodes that were there before it, by number: whom to ask first. The first node has none.
+    #[serde(default)]
+    pub through: BTreeMap<String, String>,
+}
+
+impl Identity {
+    /// The number of the cluster.
+    pub fn cluster(&self) -> anyhow::Result<u128> {
+        u128::from_str_radix(&self.cluster, 16).context("the number of the cluster is not hexadecimal")
+    }
+
+    /// What a new data folder begins with: the secret of the cluster, and chance.
+    pub fn entropy(&self) -> anyhow::Result<[u8; 40]> {
+        let mut entropy: [u8; 40] = chance()?;
+        let secret = u128::from_str_radix(&self.secret, 16).context("the secret is not hexadecimal")?;
+        entropy[..16].copy_from_slice(&secret.to_be_bytes());
+        Ok(entropy)
+    }
+
+    /// Those to ask first.
+    pub fn through(&self) -> BTreeMap<u64, String> {
+        self.through
+            .iter()
+            .filter_map(|(node, address)| Some((node.parse().ok()?, address.clone())))
+            .collect()
+    }
+}
+
+/// All that another node needs.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Invitation {
+    node: u64,
+    cluster: String,
+    secret: String,
+    partitions: u16,
+    replicas: u16,
+    authority: String,
+    certificate: String,
+    key: String,
+    through: BTreeMap<String, String>,
+}
+
+/// Where a new node is reached.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Place {
+    /// Where it listens for other nodes
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7074")]
+    pub peer: SocketAddr,
+    /// Where other nodes reach it, if that is not where it listens: host:port
+    #[arg(long, value_name = "ADDRESS")]
+    pub peer_address: Option<String>,
+    /// What it shares the fate of: a rack, a data centre. Replicas go to different zones
+    #[arg(long)]
+    pub zone: Option<String>,
+}
+
+/// The cluster's part of a data folder.
+pub struct ClusterFolder {
+    path: PathBuf,
+}
+
+impl ClusterFolder {
+    fn of(data: &Path) -> ClusterFolder {
+        ClusterFolder { path: data.join("cluster") }
+    }
+
+    /// That of a data folder, if it is of a node.
+    pub fn find(data: &Path) -> Option<ClusterFolder> {
+        let folder = ClusterFolder::of(data);
+        folder.file("node.toml").is_file().then_some(folder)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Who the node is.
+    pub fn identity(&self) -> anyhow::Result<Identity> {
+        let path = self.file("node.toml");
+        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        toml::from_str(&text).with_context(|| path.display().to_string())
+    }
+
+    /// How it proves that.
+    pub fn tls(&self) -> anyhow::Result<Tls> {
+        Tls::from_files(&self.file("authority.pem"), &self.file("certificate.pem"), &self.file("key.pem"))
+            .map_err(anyhow::Error::msg)
+    }
+
+    fn write(&self, name: &str, text: &str) -> anyhow::Result<()> {
+        let path = self.file(name);
+        let opened = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
+        let written = opened.and_then(|mut file| {
+            file.write_all(text.as_bytes())?;
+            file.sync_all()
+        });
+        written.with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Last of all the identity: with it the folder is that of a node.
+    fn write_all(&self, identity: &Identity, authority: &str, issued: &Issued) -> anyhow::Result<()> {
+        fs::create_dir_all(&self.path).with_context(|| format!("cannot make {}", self.path.display()))?;
+        self.write("authority.pem", authority)?;
+        self.write("certificate.pem", &issued.certificate)?;
+        self.write("key.pem", &issued.key)?;
+        self.write("node.toml", &toml::to_string(identity)?)
+    }
+}
+
+/// Bytes that nobody can guess.
+fn chance<const N: usize>() -> anyhow::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    OsRng.try_fill_bytes(&mut bytes).context("the system has no randomness")?;
+    Ok(bytes)
+}
+
+fn refuse_member(data: &Path) -> anyhow::Result<()> {
+    if ClusterFolder::find(data).is_some() {
+        bail!("{} belongs to a node of a cluster already", data.display());
+    }
+    Ok(())
+}
+
+fn address(place: &Place) -> String {
+    place.peer_address.clone().unwrap_or_else(|| place.peer.to_string())
+}
+
+/// Makes a data folder, used alone so far or new, that of the first node of a new cluster.
+pub fn init(data: &Path, place: &Place, replicas: u16, partitions: u16) -> anyhow::Result<Identity> {
+    refuse_member(data)?;
+    let found = Engine::look(data)?;
+    let secret = found.map_or_else(chance, |found| Ok(found.secret))?;
+    let identity = Identity {
+        node: 1,
+        cluster: format!("{:032x}", u128::from_be_bytes(chance()?).max(1)),
+        secret: format!("{:032x}", u128::from_be_bytes(secret)),
+        partitions: found.map_or(partitions, |found| found.partitions),
+        replicas,
+        listen: place.peer,
+        address: address(place),
+        zone: place.zone.clone(),
+        through: BTreeMap::new(),
+    };
+    if found.is_some_and(|found| !found.is_replicated) {
+        Engine::make_replicated(data, Options::default())?;
+    }
+    let (authority, own) = Authority::new()?;
+    let folder = ClusterFolder::of(data);
+    fs::create_dir_all(&folder.path).with_context(|| format!("cannot make {}", folder.path.display()))?;
+    folder.write("authority-key.pem", &own.key)?;
+    folder.write("invited", "1\n")?;
+    folder.write_all(&identity, authority.certificate(), &authority.issue(identity.node)?)?;
+    Ok(identity)
+}
+
+/// Invites another node, as the first one.
+pub fn invite(data: &Path) -> anyhow::Result<(u64, String)> {
+    let folder = ClusterFolder::find(data).with_context(|| {
+        format!("{} is not that of a node; `quipu cluster init` makes it one", data.display())
+    })?;
+    let identity = folder.identity()?;
+    let read = |name: &str| fs::read_to_string(folder.file(name));
+    let Ok(key) = read("authority-key.pem") else {
+        bail!("only the first node of the cluster, where `quipu cluster init` was, can invite others");
+    };
+    let authority = Authority::from_pem(read("authority.pem")?, &key)?;
+    let node = read("invited")?.trim().parse::<u64>().context("cluster/invited is not a number")? + 1;
+    folder.write("invited", &format!("{node}\n"))?;
+    let issued = authority.issue(node)?;
+    let invitation = Invitation {
+        node,
+        cluster: identity.cluster,
+        secret: identity.secret,
+        partitions: identity.partitions,
+        replicas: identity.replicas,
+        authority: authority.certificate().to_string(),
+        certificate: issued.certificate,
+        key: issued.key,
+        through: BTreeMap::from([(identity.node.to_string(), identity.address)]),
+    };
+    Ok((node, toml::to_string(&invitation)?))
+}
+
+/// Makes a new data folder that of the node an invitation is for.
+pub fn join(invitation: &str, data: &Path, place: &Place) -> anyhow::Result<Identity> {
+    refuse_member(data)?;
+    if Engine::look(data)?.is_some() {
+        bail!("{} holds counters already; a node that joins begins with an empty folder", data.display());
+    }
+    let invited: Invitation = toml::from_str(invitation).context("that is no invitation")?;
+    let identity = Identity {
+        node: invited.node,
+        cluster: invited.cluster,
+        secret: invited.secret,
+        partitions: invited.partitions,
+        replicas: invited.replicas,
+        listen: place.peer,
+        address: address(place),
+        zone: place.zone.clone(),
+        through: invited.through,
+    };
+    let issued = Issued { certificate: invited.certificate, key: invited.key };
+    ClusterFolder::of(data).write_all(&identity, &invited.authority, &issued)?;
+    Ok(identity)
+}

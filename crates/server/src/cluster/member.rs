@@ -1,0 +1,118 @@
+//! The running node: opened, founded or joined, stopped.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use quipu_cluster::meta::Member;
+use quipu_cluster::node::{Node, Settings};
+use quipu_cluster::peers::Peers;
+use quipu_cluster::raft::Pace;
+use quipu_cluster::transport::Transport;
+use quipu_counting::Counters;
+use quipu_engine::{Engine, Options};
+use quipu_store::Durability;
+use tokio::runtime::Runtime;
+
+use super::counters::ClusterCounters;
+use super::folder::ClusterFolder;
+
+/// How long a request looks for a leader: longer than it takes to elect one.
+const PATIENCE: Duration = Duration::from_secs(8);
+/// How long nobody tries again who could not join.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// A node of a cluster.
+pub struct Running {
+    node: Arc<Node>,
+    counters: Arc<ClusterCounters>,
+}
+
+impl Running {
+    /// Opens the data folder, and sees to it in the background that the node belongs to its cluster.
+    pub fn start(
+        runtime: &Runtime,
+        folder: &ClusterFolder,
+        data: &std::path::Path,
+        options: Options,
+    ) -> anyhow::Result<Running> {
+        let identity = folder.identity()?;
+        let peers = Peers::new(identity.node, Some(folder.tls()?));
+        peers.belong_to(identity.cluster()?);
+        peers.learn(&identity.through());
+        let listener = std::net::TcpListener::bind(identity.listen)
+            .with_context(|| format!("cannot listen on {} for other nodes", identity.listen))?;
+        listener.set_nonblocking(true)?;
+        // An acknowledgement means a majority of disks, whatever single nodes promise.
+        let options = Options {
+            durability: Durability::Sync,
+            partitions: identity.partitions,
+            entropy: Some(identity.entropy()?),
+            ..options
+        };
+        let settings = Settings {
+            id: identity.node,
+            path: data.to_path_buf(),
+            options,
+            pace: Pace::default(),
+            patience: PATIENCE,
+        };
+        let transport = Arc::new(Arc::clone(&peers));
+        let node = runtime.block_on(Node::open(settings, transport)).map_err(anyhow::Error::msg)?;
+        runtime.block_on(async {
+            let listener = tokio::net::TcpListener::from_std(listener)?;
+            tokio::spawn(peers.serve(listener, Arc::downgrade(&node)));
+            std::io::Result::Ok(())
+        })?;
+        let member = Member {
+            address: identity.address.clone(),
+            zone: identity.zone.clone(),
+            folder: node.engine().folder_number(),
+            is_leaving: false,
+        };
+        let (cluster, replicas, through) = (identity.cluster()?, identity.replicas, identity.through());
+        let belonging = Arc::downgrade(&node);
+        runtime.spawn(async move {
+            loop {
+                let Some(node) = belonging.upgrade() else { return };
+                let known = node.meta(|meta| meta.nodes.get(&node.id()).cloned());
+                if known.is_some_and(|known| (&known.address, &known.zone) == (&member.address, &member.zone))
+                {
+                    return;
+                }
+                // Of a cluster that exists anybody will do; the first node of a new one asks itself.
+                let belongs = match through.keys().next() {
+                    Some(first) => node.join(*first, &member).await,
+                    None if node.meta(|meta| meta.cluster != 0) => node.join(node.id(), &member).await,
+                    None => node.found(cluster, replicas, member.clone()).await,
+                };
+                match belongs {
+                    Ok(()) => tracing::info!("node {} belongs to its cluster", node.id()),
+                    Err(why) => {
+                        tracing::warn!("node {} does not yet belong to its cluster: {why}", node.id())
+                    }
+                }
+                drop(node);
+                tokio::time::sleep(RETRY_PAUSE).await;
+            }
+        });
+        let counters =
+            Arc::new(ClusterCounters { node: Arc::clone(&node), handle: runtime.handle().clone() });
+        Ok(Running { node, counters })
+    }
+
+    /// What the fronts ask.
+    pub fn counters(&self) -> Arc<dyn Counters> {
+        Arc::clone(&self.counters) as Arc<dyn Counters>
+    }
+
+    /// What the node counts with.
+    pub fn engine(&self) -> &Arc<Engine> {
+        self.node.engine()
+    }
+
+    /// Ends everything, durably.
+    pub fn stop(&self, runtime: &Runtime) {
+        runtime.block_on(self.node.stop());
+    }
+}

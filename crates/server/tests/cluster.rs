@@ -1,0 +1,223 @@
+//! Real servers that are nodes of one cluster: founded and joined by the command line, killed and started again.
+
+#![allow(clippy::unwrap_used)] // a panic here is a failed test
+
+mod support;
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use support::{QUIPU, Server, run};
+
+/// A port that is free now.
+fn free_address() -> String {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
+
+fn quipu(arguments: &[&str]) -> String {
+    let output = run(arguments, &[]);
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The data folders of a new cluster.
+fn found(folder: &Path, nodes: usize) -> Vec<PathBuf> {
+    let data: Vec<PathBuf> = (1..=nodes).map(|node| folder.join(format!("node-{node}"))).collect();
+    let text = |path: &PathBuf| path.to_str().unwrap().to_string();
+    quipu(&["cluster", "init", "--data", &text(&data[0]), "--peer", &free_address()]);
+    for joining in &data[1..] {
+        let invitation = folder.join("invitation.toml");
+        std::fs::write(&invitation, quipu(&["cluster", "invite", "--data", &text(&data[0])])).unwrap();
+        let peer = free_address();
+        quipu(&["cluster", "join", &text(&invitation), "--data", &text(joining), "--peer", &peer]);
+    }
+    data
+}
+
+/// One command on a connection of its own; the lines of its reply.
+fn ask(address: SocketAddr, command: &str) -> std::io::Result<Vec<String>> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+    stream.write_all(format!("{command}\r\n").as_bytes())?;
+    let mut lines = BufReader::new(stream).lines();
+    let mut next = || lines.next().unwrap_or_else(|| Err(std::io::ErrorKind::UnexpectedEof.into()));
+    let first = next()?;
+    let more = first.strip_prefix('*').map_or(0, |count| count.parse::<usize>().unwrap());
+    let mut reply = vec![first];
+    for _ in 0..more {
+        reply.push(next()?);
+    }
+    Ok(reply)
+}
+
+/// Adds one under an id, at any of these servers, until one of them has done it.
+fn add(servers: &[&Server], key: &str, id: &str) {
+    let until = Instant::now() + Duration::from_secs(60);
+    for server in servers.iter().cycle() {
+        match ask(server.resp, &format!("Q.ADD {key} 1 ID {id}")) {
+            Ok(reply) if reply.len() == 5 => return,
+            other => assert!(Instant::now() < until, "{id}: {other:?}"),
+        }
+    }
+}
+
+fn value(server: &Server, key: &str) -> i64 {
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        let reply = server.request("GET", &format!("/api/v1/counters/{key}"), &[], "");
+        if reply.status == 200 {
+            return serde_json::from_str::<Value>(&reply.body).unwrap()["value"].as_i64().unwrap();
+        }
+        assert!(Instant::now() < until, "{reply:?}");
+    }
+}
+
+/// Waits until a server knows so many nodes and holds so many partitions.
+fn wait_for(server: &Server, nodes: u64, partitions: u64) {
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        let metrics = server.request("GET", "/metrics", &[], "").body;
+        let is = |name: &str, wanted: u64| {
+            metrics.lines().any(|line| line.contains(name) && line.ends_with(&format!(" {wanted}")))
+        };
+        if is("cluster_nodes", nodes) && is("cluster_partitions_held", partitions) {
+            return;
+        }
+        assert!(Instant::now() < until, "{metrics}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn three_servers_count_as_one_while_one_after_the_other_is_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = found(folder.path(), 3);
+    let mut servers: Vec<Server> = data.iter().map(|data| Server::start(data)).collect();
+    servers.iter().for_each(|server| wait_for(server, 3, 16));
+    let keys: Vec<String> = (0..8).map(|number| format!("counter:{number}")).collect();
+    let mut rounds = 0;
+    for (victim, data) in data.iter().enumerate() {
+        for _ in 0..5 {
+            let all: Vec<&Server> = servers.iter().collect();
+            keys.iter().for_each(|key| add(&all, key, &format!("r{rounds}")));
+            rounds += 1;
+        }
+        servers.remove(victim).kill();
+        for _ in 0..5 {
+            let left: Vec<&Server> = servers.iter().collect();
+            keys.iter().for_each(|key| add(&left, key, &format!("r{rounds}")));
+            // And again, as somebody would who lost the reply.
+            keys.iter().for_each(|key| add(&left, key, &format!("r{rounds}")));
+            rounds += 1;
+        }
+        servers.insert(victim, Server::start(data));
+    }
+    for server in &servers {
+        for key in &keys {
+            assert_eq!(value(server, key), rounds, "{key}");
+        }
+    }
+    // A policy, set at one, holds at another.
+    let policy = ask(servers[0].resp, "Q.POLICY SET counter:* '{\"max\":10}'").unwrap();
+    assert_eq!(policy, ["+OK"]);
+    let refused = ask(servers[2].resp, "INCR counter:1").unwrap();
+    assert!(refused[0].starts_with("-LIMIT"), "{refused:?}");
+    let crossing = ask(servers[1].resp, "Q.POLICY DEL counter:*").unwrap();
+    assert_eq!(crossing, [":1"]);
+    for server in servers {
+        let (status, log) = server.terminate();
+        assert!(status.success(), "{log:?}");
+    }
+    // Started once more, all of it is there.
+    let servers: Vec<Server> = data.iter().map(|data| Server::start(data)).collect();
+    assert_eq!(value(&servers[1], "counter:7"), rounds);
+}
+
+#[test]
+fn a_folder_that_counted_alone_grows_into_a_cluster() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = folder.path().join("node-1");
+    let alone = Server::start(&first);
+    for number in 0..100 {
+        ask(alone.resp, &format!("Q.ADD counter:{number} 5 ID alone")).unwrap();
+    }
+    alone.terminate();
+    let data = found(folder.path(), 3);
+    let one = Server::start(&data[0]);
+    wait_for(&one, 1, 16);
+    let two = Server::start(&data[1]);
+    let three = Server::start(&data[2]);
+    [&one, &two, &three].iter().for_each(|server| wait_for(server, 3, 16));
+    // Its own folder is not opened as that of a server alone any more, and is whole.
+    one.kill();
+    assert_eq!(value(&two, "counter:99"), 5);
+    add(&[&two, &three], "counter:99", "alone-too");
+    assert_eq!(value(&three, "counter:99"), 6);
+    let again = ask(two.resp, "Q.ADD counter:3 5 ID alone").unwrap();
+    assert_eq!(again[4], ":1", "known from before: {again:?}");
+    let checked = run(&["check", data[0].to_str().unwrap()], &[]);
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stdout));
+}
+
+#[test]
+fn mistakes_are_explained() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = found(folder.path(), 2);
+    let text = |path: &PathBuf| path.to_str().unwrap().to_string();
+    let refuse = |arguments: &[&str], words: &str| {
+        let output = run(arguments, &[]);
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && told.contains(words), "{arguments:?}: {told}");
+    };
+    refuse(&["cluster", "init", "--data", &text(&data[0])], "belongs to a node of a cluster already");
+    refuse(&["cluster", "invite", "--data", &text(&data[1])], "only the first node");
+    refuse(&["cluster", "invite", "--data", folder.path().to_str().unwrap()], "quipu cluster init");
+    let garbage = folder.path().join("garbage.toml");
+    std::fs::write(&garbage, "node = 1\n").unwrap();
+    let third = folder.path().join("third");
+    refuse(&["cluster", "join", &text(&garbage), "--data", &text(&third)], "no invitation");
+    // A certificate of another cluster.
+    let others = found(&folder.path().join("others"), 1);
+    let one = Server::start(&data[0]);
+    wait_for(&one, 1, 16);
+    for name in ["authority.pem", "certificate.pem", "key.pem"] {
+        std::fs::copy(others[0].join("cluster").join(name), data[1].join("cluster").join(name)).unwrap();
+    }
+    let stranger = Server::start(&data[1]);
+    let until = Instant::now() + Duration::from_secs(30);
+    while !stranger.log().iter().any(|line| line.contains("does not yet belong to its cluster")) {
+        assert!(Instant::now() < until, "{:?}", stranger.log());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(ask(one.resp, "INCR still").unwrap(), [":1"]);
+}
+
+#[test]
+fn a_cluster_for_trying_it_out_serves_and_leaves_nothing_behind() {
+    let ports: Vec<u16> =
+        (0..40).map(|_| free_address().rsplit(':').next().unwrap().parse().unwrap()).collect();
+    let port = ports.into_iter().find(|port| *port < 60_000).unwrap();
+    let temporary = tempfile::tempdir().unwrap();
+    let mut child = std::process::Command::new(QUIPU)
+        .args(["cluster", "dev", "--json", "--port", &port.to_string()])
+        .env("TMPDIR", temporary.path())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let ready: Value = serde_json::from_str(&line).unwrap();
+    let nodes = ready["nodes"].as_array().unwrap();
+    assert_eq!(nodes.len(), 3);
+    for (node, expected) in nodes.iter().zip(1..) {
+        let resp: SocketAddr = node["resp"].as_str().unwrap().parse().unwrap();
+        assert_eq!(ask(resp, "INCR likes").unwrap(), [format!(":{expected}")]);
+    }
+    let id = rustix::process::Pid::from_raw(child.id() as i32).unwrap();
+    rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0);
+}
