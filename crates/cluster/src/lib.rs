@@ -7,6 +7,7 @@
 //! | [`meta`] | what all nodes agree on: who they are, who holds what |
 //! | [`node`] | one of the machines: its groups, and the way of a batch through them |
 //! | [`peers`] | nodes that reach each other by TCP and TLS |
+//! | [`proposals`] | batches that meet at a leader travel as one entry |
 //! | [`split`] | a batch cut into what each partition is asked |
 //! | [`transport`] | how nodes reach each other |
 //! | [`raft`] | consensus: what `openraft` is told and asked, and nowhere else |
@@ -16,6 +17,7 @@ pub mod command;
 pub mod meta;
 pub mod node;
 pub mod peers;
+pub mod proposals;
 pub mod raft;
 pub mod split;
 pub mod transport;

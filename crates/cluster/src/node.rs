@@ -21,7 +21,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
-use quipu_counting::{Action, Batch, Group as Bound, GroupKind, Policy, Refusal, Reply};
+use quipu_counting::slot::{partition as partition_of, slot};
+use quipu_counting::{Action, Batch, Group as Bound, GroupKind, Policy, Refusal, Reply, Request};
 use quipu_engine::{Clock, Engine, OpenError, Options, Replication};
 use quipu_wire::batch::{put_batch, put_replies, read_batch, read_replies};
 use quipu_wire::entry::{Malformed, Reader, put_bytes, put_varint};
@@ -29,6 +30,7 @@ use tokio::time::Instant;
 
 use crate::command;
 use crate::meta::{Change, Member, Meta, put_member, read_member};
+use crate::proposals::Proposals;
 use crate::raft::meta_machine::kept_mark;
 use crate::raft::{Group, Journal, JournalReader, Mark, MetaMachine, MetaState, NodeId, NotDone, Pace};
 use crate::split::{Part, Split};
@@ -77,7 +79,7 @@ pub struct Node {
     pace: Pace,
     patience: Duration,
     partitions: u16,
-    groups: RwLock<Vec<Option<Arc<Group>>>>,
+    groups: RwLock<Vec<Option<Held>>>,
     meta: Arc<MetaState>,
     /// The group of all nodes.
     nodes: Group<MetaMachine>,
@@ -86,6 +88,13 @@ pub struct Node {
     /// One node is let in or let go at a time.
     admitting: tokio::sync::Mutex<()>,
     placing: Mutex<Placing>,
+}
+
+/// A partition that is here.
+#[derive(Clone)]
+struct Held {
+    group: Arc<Group>,
+    proposals: Proposals,
 }
 
 /// What whoever places partitions remembers.
@@ -161,6 +170,10 @@ impl Node {
 
     /// The replica of a partition, if it is here.
     pub fn group(&self, partition: u16) -> Option<Arc<Group>> {
+        self.held(partition).map(|held| held.group)
+    }
+
+    fn held(&self, partition: u16) -> Option<Held> {
         self.groups.read().get(usize::from(partition)).cloned().flatten()
     }
 
@@ -280,9 +293,9 @@ impl Node {
 
     /// Ends everything, durably.
     pub async fn stop(&self) {
-        let groups: Vec<Arc<Group>> = self.groups.write().iter_mut().filter_map(Option::take).collect();
-        for group in groups {
-            group.stop().await;
+        let groups: Vec<Held> = self.groups.write().iter_mut().filter_map(Option::take).collect();
+        for held in groups {
+            held.group.stop().await;
         }
         self.nodes.stop().await;
         if let Err(error) = self.engine.close() {
@@ -311,9 +324,9 @@ impl Node {
     /// Lets go of a partition that others hold.
     async fn let_go(&self, partition: u16) -> Result<(), String> {
         let _one = self.holding.lock().await;
-        let group = self.groups.write().get_mut(usize::from(partition)).and_then(Option::take);
-        let Some(group) = group else { return Ok(()) };
-        group.stop().await;
+        let held = self.groups.write().get_mut(usize::from(partition)).and_then(Option::take);
+        let Some(held) = held else { return Ok(()) };
+        held.group.stop().await;
         let (engine, journal) = (Arc::clone(&self.engine), Arc::clone(&self.journal));
         let forget = move || {
             engine.let_go(partition).map_err(|error| error.to_string())?;
@@ -327,7 +340,9 @@ impl Node {
         let engine = Arc::clone(&self.engine);
         let group =
             Group::of_partition(self.id, partition, engine, &self.journal, transport, self.pace).await?;
-        self.groups.write()[usize::from(partition)] = Some(Arc::new(group));
+        let group = Arc::new(group);
+        let proposals = Proposals::to(&group, Arc::clone(&self.clock));
+        self.groups.write()[usize::from(partition)] = Some(Held { group, proposals });
         Ok(())
     }
 
@@ -500,6 +515,7 @@ impl Node {
                 let partition = read_partition(&mut reader)?;
                 let mut batch = Batch::default();
                 read_batch(&mut reader, &mut batch)?;
+                self.check_partition(partition, &batch)?;
                 self.do_here(partition, batch).await.map(|replies| {
                     let mut out = Vec::new();
                     put_replies(&mut out, &replies);
@@ -551,6 +567,17 @@ impl Node {
             Ok(body) => [&[0], &body[..]].concat(),
             Err(why) => not_done(&why),
         })
+    }
+
+    /// What is not for a partition must not reach its log: no replica could carry it out.
+    fn check_partition(&self, partition: u16, batch: &Batch) -> Result<(), Malformed> {
+        let is_for_it = |(index, request): (usize, &Request)| {
+            request.action.is_global() || partition_of(slot(batch.key(index)), self.partitions) == partition
+        };
+        match batch.requests.iter().enumerate().all(is_for_it) {
+            true => Ok(()),
+            false => Err(Malformed("a request for another partition")),
+        }
     }
 
     async fn ask<T>(
@@ -679,12 +706,14 @@ impl Node {
 
     /// Does a part here, if this node leads the partition.
     async fn do_here(&self, partition: u16, mut batch: Batch) -> Result<Vec<Reply>, NotDone> {
-        let Some(group) = self.group(partition) else { return Err(NotDone::NotLeader(None)) };
-        let now_ms = (self.clock)();
+        let Some(Held { group, proposals }) = self.held(partition) else {
+            return Err(NotDone::NotLeader(None));
+        };
         if !only_looks(&batch) {
-            return group.propose(command::batch(now_ms, &batch)).await.map(|answer| answer.replies);
+            return proposals.propose(batch).await;
         }
         group.confirm().await?;
+        let now_ms = (self.clock)();
         let engine = Arc::clone(&self.engine);
         let read = move || engine.read(partition, &mut batch, now_ms).map(|()| batch.replies);
         let read = tokio::task::spawn_blocking(read).await;
@@ -781,7 +810,7 @@ fn can_repeat(batch: &Batch) -> bool {
         };
         batch.groups.iter().any(holds)
     };
-    let is_safe = |(index, request): (usize, &quipu_counting::Request)| {
+    let is_safe = |(index, request): (usize, &Request)| {
         !request.action.is_write() || request.id.is_some() || in_session(index)
     };
     batch.requests.iter().enumerate().all(is_safe)

@@ -240,6 +240,29 @@ impl Batch {
         self.groups.truncate(mark.groups);
     }
 
+    /// Adds all requests of another batch behind those of this one, in their groups.
+    pub fn append(&mut self, other: &Batch) {
+        let (bytes, requests) = (self.bytes.len() as u32, self.requests.len());
+        let moved = |span: Span| Span { start: span.start + bytes, ..span };
+        self.bytes.extend_from_slice(&other.bytes);
+        self.requests.extend(other.requests.iter().map(|request| Request {
+            key: moved(request.key),
+            id: request.id.map(|id| RequestId { span: moved(id.span), ..id }),
+            ..*request
+        }));
+        self.groups.extend(other.groups.iter().map(|group| Group {
+            start: group.start + requests,
+            end: group.end + requests,
+            kind: match group.kind {
+                GroupKind::Session { producer, epoch, sequence } => {
+                    GroupKind::Session { producer: moved(producer), epoch, sequence }
+                }
+                GroupKind::Guard { until } => GroupKind::Guard { until: until + requests },
+                GroupKind::Atomic => GroupKind::Atomic,
+            },
+        }));
+    }
+
     /// A batch of its own with what was added between two marks. No group may reach across them.
     pub fn part(&self, from: BatchMark, to: BatchMark) -> Batch {
         let moved = |span: Span| Span { start: span.start - from.bytes as u32, ..span };
