@@ -7,14 +7,27 @@ mod support;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use support::{QUIPU, Server, run};
 
-/// A port that is free now.
+/// A port that is free now, with the 29 behind it. Below those that the system gives out by itself, so that nobody gets one of
+/// them before the server does.
+fn free_ports() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = (std::process::id() % 97) * 7 + NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = 10_000 + (number % 700) as u16 * 30;
+        if (port..port + 30).all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok()) {
+            return port;
+        }
+    }
+}
+
 fn free_address() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+    format!("127.0.0.1:{}", free_ports())
 }
 
 fn quipu(arguments: &[&str]) -> String {
@@ -197,9 +210,7 @@ fn mistakes_are_explained() {
 
 #[test]
 fn a_cluster_for_trying_it_out_serves_and_leaves_nothing_behind() {
-    let ports: Vec<u16> =
-        (0..40).map(|_| free_address().rsplit(':').next().unwrap().parse().unwrap()).collect();
-    let port = ports.into_iter().find(|port| *port < 60_000).unwrap();
+    let port = free_ports();
     let temporary = tempfile::tempdir().unwrap();
     let mut child = std::process::Command::new(QUIPU)
         .args(["cluster", "dev", "--json", "--port", &port.to_string()])
