@@ -44,7 +44,7 @@ impl Authority {
 
     /// A certificate for a node.
     pub fn issue(&self, node: NodeId) -> Result<Issued, rcgen::Error> {
-        let mut params = CertificateParams::new(vec![name_of(node), name_of(0)])?;
+        let mut params = CertificateParams::new(vec![name_of(node)])?;
         params.distinguished_name.push(DnType::CommonName, name_of(node));
         params.use_authority_key_identifier_extension = true;
         params.key_usages.push(KeyUsagePurpose::DigitalSignature);

@@ -1,7 +1,7 @@
 //! Nodes that reach each other by TCP, mutually authenticated by TLS.
 //!
 //! ```text
-//! hello  := "QUIPUPER" version:4le cluster:16le from:8le to:8le         both ways; cluster and to are 0 while not known
+//! hello  := "QUIPUPER" version:4le cluster:16le from:8le to:8le         both ways; cluster is 0 while not known
 //! frame  := length:4le number:8le bytes                                 question there, answer with the same number back
 //! ```
 //! A node opens one connection to each node it asks, for all questions at once; answers come in any order. Who a node is, its
@@ -38,15 +38,10 @@ const GREETING_MAX: Duration = Duration::from_secs(3);
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// Questions of one node that are answered at the same time.
 const QUESTIONS_MAX: usize = 1_024;
-/// The name that every node has beside its own, for those who do not know its number yet.
-const ANY_NODE: &str = "cluster.quipu";
 
 /// The name of a node in its certificate.
 pub fn name_of(node: NodeId) -> String {
-    match node {
-        0 => ANY_NODE.to_string(),
-        node => format!("node-{node}.quipu"),
-    }
+    format!("node-{node}.quipu")
 }
 
 /// How nodes prove who they are.
@@ -239,22 +234,10 @@ impl Peers {
             })?;
         }
         ours.check(&hello)?;
-        if hello.to != 0 && hello.to != self.id {
+        if hello.to != self.id {
             return Err(format!("it looks for node {}, and this is node {}", hello.to, self.id));
         }
         Ok((hello.from, stream))
-    }
-
-    /// Asks whoever is at an address one question, without knowing who that is.
-    pub async fn ask_at(&self, address: &str, question: Bytes) -> Result<Bytes, String> {
-        let (tell, told) = oneshot::channel();
-        let (ask, asked) = mpsc::unbounded_channel();
-        let _ = ask.send(Asked { question, answer: tell });
-        drop(ask);
-        let connected = tokio::time::timeout(GREETING_MAX, self.connect(0, address)).await;
-        let stream = connected.map_err(|_| format!("{address} does not answer"))??;
-        converse(stream, asked).await;
-        told.await.map_err(|_| format!("{address} has hung up"))?.map_err(|unreached| unreached.why)
     }
 
     async fn connect(&self, node: NodeId, address: &str) -> Result<Box<dyn Stream>, String> {
@@ -273,7 +256,7 @@ impl Peers {
         stream.flush().await.map_err(|error| format!("{address}: {error}"))?;
         let theirs = Hello::read(&mut stream).await.map_err(|error| format!("{address}: {error}"))?;
         ours.check(&theirs).map_err(|error| format!("{address}: {error}"))?;
-        if node != 0 && theirs.from != node {
+        if theirs.from != node {
             return Err(format!("at {address} there is node {}, not node {node}", theirs.from));
         }
         Ok(stream)

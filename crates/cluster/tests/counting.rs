@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "what a test cannot go on without")]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -75,14 +75,19 @@ impl Cluster {
     async fn start() -> Cluster {
         let folder = tempfile::tempdir().unwrap();
         let mut cluster = Cluster { net: Arc::default(), folder, nodes: BTreeMap::new() };
-        cluster.open(1).await;
-        cluster.nodes[&1].found(0xc1, 3, cluster.member(1)).await.unwrap();
-        for id in 2..=3 {
-            cluster.open(id).await;
-            cluster.nodes[&id].join(1, &cluster.member(id)).await.unwrap();
-        }
-        cluster.settle(&[1, 2, 3]).await;
+        cluster.begin(3).await;
         cluster
+    }
+
+    /// Founds the cluster with node 1, and lets the others join.
+    async fn begin(&mut self, nodes: NodeId) {
+        self.open(1).await;
+        self.nodes[&1].found(0xc1, 3, self.member(1)).await.unwrap();
+        for id in 2..=nodes {
+            self.open(id).await;
+            self.nodes[&id].join(1, &self.member(id)).await.unwrap();
+        }
+        self.settle(&(1..=nodes).collect::<Vec<_>>()).await;
     }
 
     fn member(&self, id: NodeId) -> Member {
@@ -444,13 +449,7 @@ async fn a_folder_that_counted_alone_is_the_beginning_of_a_cluster() {
     }
     Engine::make_replicated(&path, options(1)).unwrap();
     assert!(Engine::open(&path, options(1)).is_err(), "it is that of a node now");
-    cluster.open(1).await;
-    cluster.nodes[&1].found(0xc1, 3, cluster.member(1)).await.unwrap();
-    for id in 2..=3 {
-        cluster.open(id).await;
-        cluster.nodes[&id].join(1, &cluster.member(id)).await.unwrap();
-    }
-    cluster.settle(&[1, 2, 3]).await;
+    cluster.begin(3).await;
     for key in keys() {
         assert_eq!(cluster.add(2, &key).await.cell.value, 8);
     }
@@ -460,5 +459,58 @@ async fn a_folder_that_counted_alone_is_the_beginning_of_a_cluster() {
         batch.push_with_id(key.as_bytes(), Action::Add(Add::plain(7)), b"alone", 0);
         assert!(cluster.run(3, &mut batch).await[0].duplicate, "{key}");
         assert_eq!(cluster.read(2, &key).await.cell.value, 8);
+    }
+}
+
+/// A crash after the request ids of a checkpoint were written and before its counters were: what the log has is decided again,
+/// and must not find its own ids.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ids_of_half_a_checkpoint_keep_nothing_from_being_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster { net: Arc::default(), folder, nodes: BTreeMap::new() };
+    cluster.begin(1).await;
+    let checkpoint = |cluster: &Cluster| {
+        (0..PARTITIONS).for_each(|number| cluster.nodes[&1].engine().checkpoint(number).unwrap());
+    };
+    for key in keys() {
+        cluster.add_under(1, &key, "first").await;
+    }
+    checkpoint(&cluster);
+    for key in keys() {
+        cluster.add_under(1, &key, "second").await;
+    }
+    cluster.stop(1).await;
+    let (path, before) = (cluster.path(1), cluster.folder.path().join("before"));
+    copy(&path, &before);
+    cluster.open(1).await;
+    assert_eq!(cluster.read(1, "counter:1").await.cell.value, 2);
+    checkpoint(&cluster);
+    cluster.stop(1).await;
+    // As it was before the second checkpoint, but for the ids.
+    let spaces =
+        |data: &Path| std::fs::read_dir(data.join("cold/spaces")).unwrap().map(|entry| entry.unwrap().path());
+    let is_of_ids = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with("ids-");
+    for ids in spaces(&path).filter(is_of_ids) {
+        let place = before.join("cold/spaces").join(ids.file_name().unwrap());
+        std::fs::remove_dir_all(&place).unwrap();
+        copy(&ids, &place);
+    }
+    std::fs::remove_dir_all(&path).unwrap();
+    std::fs::rename(&before, &path).unwrap();
+    cluster.open(1).await;
+    for key in keys() {
+        assert_eq!(cluster.read(1, &key).await.cell.value, 2, "{key}");
+        assert!(cluster.add_under(1, &key, "second").await.duplicate);
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let place = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy(&entry.path(), &place),
+            false => drop(std::fs::copy(entry.path(), place).unwrap()),
+        }
     }
 }

@@ -45,6 +45,11 @@ impl Node {
         Node { engine, journal }
     }
 
+    /// Lets go of the folder at once; a thread that is still busy would keep it for a moment.
+    fn close(self) {
+        self.engine.close().unwrap();
+    }
+
     fn log(&self) -> GroupLog {
         self.journal.group(usize::from(PARTITION))
     }
@@ -103,6 +108,8 @@ async fn a_restart_finds_votes_entries_truncations_and_purges() {
         append(&mut log, (7..9).map(|index| entry(2, index))).await;
         log.purge(log_id(1, 3)).await.unwrap();
         append(&mut log, [entry(2, 9)]).await;
+        drop(log);
+        node.close();
     }
     let node = Node::open(&path);
     let mut log = node.log();
@@ -141,6 +148,8 @@ async fn what_freed_segments_said_is_said_again() {
         node.engine.checkpoint(PARTITION).unwrap();
         log.purge(log_id(9, 17)).await.unwrap();
         assert!(!first_segment.exists(), "nobody needs it");
+        drop(log);
+        node.close();
     }
     let node = Node::open(&path);
     let mut log = node.log();

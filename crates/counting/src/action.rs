@@ -142,3 +142,16 @@ pub enum ExpireWhen {
     /// It has one and the new one is earlier.
     SomeAndEarlier,
 }
+
+impl ExpireWhen {
+    /// All of them. Their places are numbers between nodes: add at the end.
+    pub const ALL: [ExpireWhen; 7] = [
+        ExpireWhen::Always,
+        ExpireWhen::None,
+        ExpireWhen::Some,
+        ExpireWhen::Later,
+        ExpireWhen::Earlier,
+        ExpireWhen::SomeAndLater,
+        ExpireWhen::SomeAndEarlier,
+    ];
+}

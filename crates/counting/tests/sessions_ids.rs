@@ -41,15 +41,6 @@ fn different_actions() -> Vec<Action> {
         Condition::Tag { birth: 5, version: 0 },
         Condition::Tag { birth: 0, version: 5 },
     ];
-    let whens = [
-        ExpireWhen::Always,
-        ExpireWhen::None,
-        ExpireWhen::Some,
-        ExpireWhen::Later,
-        ExpireWhen::Earlier,
-        ExpireWhen::SomeAndLater,
-        ExpireWhen::SomeAndEarlier,
-    ];
     let set = Set { value: 1, expiry: Expiry::Keep, condition: Condition::Always };
     let mut actions = vec![
         Action::Read,
@@ -70,7 +61,7 @@ fn different_actions() -> Vec<Action> {
     for expiry in expiries {
         actions.push(Action::Add(Add { expiry, ..plain }));
         actions.push(Action::Set(Set { expiry, ..set }));
-        actions.extend(whens.map(|when| Action::Expire(Expire { expiry, when })));
+        actions.extend(ExpireWhen::ALL.map(|when| Action::Expire(Expire { expiry, when })));
     }
     for condition in conditions {
         actions.push(Action::Add(Add { condition, ..plain }));

@@ -49,25 +49,17 @@ impl Engine {
         let generation = self.partitions[usize::from(partition)].lock().generation;
         let space = rows::partition_space(partition, generation);
         let (mut cut, mut mark) = (None, Vec::new());
-        let mut item = Vec::new();
-        let mut written = Ok(());
         // One scan, so all rows are of one checkpoint.
-        self.cold.scan(&space, Bound::Unbounded, Bound::Unbounded, &mut |key, value| {
+        self.copy_rows(&space, (Bound::Unbounded, Bound::Unbounded), &mut out, |key, value| {
             if key == rows::CUT_KEY {
                 cut = Some(value.to_vec());
-                return ControlFlow::Continue(());
+                return None;
             }
             if key == rows::MARK_KEY {
                 mark = value.to_vec();
             }
-            item.clear();
-            item.push(1);
-            put_bytes(&mut item, key);
-            put_bytes(&mut item, value);
-            written = out.write_all(&item);
-            if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            Some(vec![1])
         })?;
-        written?;
         let cut = cut.ok_or(SnapshotError::Malformed("the partition has no checkpoint"))?;
         let sequence =
             Cut::decode(&cut).map_err(|_| SnapshotError::Malformed("the cut of its checkpoint"))?.sequence;
@@ -88,23 +80,36 @@ impl Engine {
                 if of != partition || number > sequence {
                     continue;
                 }
-                let mut item = Vec::new();
-                let mut written = Ok(());
                 let (from, to) = (rows::bucket_key(of, number, 0), rows::after_run(of, number));
-                self.cold.scan(&space, Bound::Included(&from), Bound::Excluded(&to), &mut |key, value| {
-                    item.clear();
-                    item.push(2);
-                    put_varint(&mut item, slice.start_ms);
-                    put_varint(&mut item, slice.end_ms);
-                    put_bytes(&mut item, key);
-                    put_bytes(&mut item, value);
-                    written = out.write_all(&item);
-                    if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+                self.copy_rows(&space, (Bound::Included(&from), Bound::Excluded(&to)), out, |_, _| {
+                    let mut head = vec![2];
+                    put_varint(&mut head, slice.start_ms);
+                    put_varint(&mut head, slice.end_ms);
+                    Some(head)
                 })?;
-                written?;
             }
         }
         Ok(())
+    }
+
+    /// Writes rows of a space as items, each behind what `head` says of it; without that, not at all.
+    fn copy_rows(
+        &self,
+        space: &str,
+        (from, to): (Bound<&[u8]>, Bound<&[u8]>),
+        out: &mut dyn Write,
+        mut head: impl FnMut(&[u8], &[u8]) -> Option<Vec<u8>>,
+    ) -> Result<(), SnapshotError> {
+        let mut written = Ok(());
+        self.cold.scan(space, from, to, &mut |key, value| {
+            if let Some(mut item) = head(key, value) {
+                put_bytes(&mut item, key);
+                put_bytes(&mut item, value);
+                written = out.write_all(&item);
+            }
+            if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        Ok(written?)
     }
 
     /// Takes over a partition as a snapshot has it, durably, in place of what is here. Nothing of the partition may be
@@ -113,6 +118,30 @@ impl Engine {
         let mut cuts = self.cuts.lock();
         let generation = self.next_generation(partition)?;
         let space = rows::partition_space(partition, generation);
+        let cut = match self.write_rows(partition, &space, from) {
+            Ok(cut) => cut,
+            Err(error) => {
+                // What came before it broke off is nobody's.
+                self.cold.drop_space(&space)?;
+                return Err(error);
+            }
+        };
+        let mut fresh = Partition::new(partition, self.hash_seed);
+        load_partition(&*self.cold, &space, &cut, generation, &mut fresh)?;
+        let wants = |of: u16, number: u64| of == partition && number <= cut.sequence;
+        load_ids(&*self.cold, wants, |_, slice, run, tags| {
+            fresh.ids.add_run(slice, run, tags.iter().map(|tag| u32::from_le_bytes(*tag)));
+        })?;
+        fresh.last_offset = self.log.end();
+        fresh.cut_sequence = fresh.sequence;
+        self.partitions[usize::from(partition)].lock().replace(fresh);
+        cuts[usize::from(partition)] = cut.offset;
+        self.drop_earlier_lives(partition, generation)?;
+        Ok(())
+    }
+
+    /// Writes what a snapshot has into a new space, and its cut last.
+    fn write_rows(&self, partition: u16, space: &str, from: &mut dyn Read) -> Result<Cut, SnapshotError> {
         let mut reader = Reading { inner: from, crc: crc32fast::Hasher::new() };
         let mut portions = Portions::new(self);
         if &reader.array::<8>()? != MAGIC {
@@ -128,7 +157,7 @@ impl Engine {
                     if key == rows::CUT_KEY {
                         return Err(SnapshotError::Malformed("a cut among the rows"));
                     }
-                    portions.push(&space, &key, &value)?;
+                    portions.push(space, &key, &value)?;
                 }
                 [2] => {
                     let slice = Slice { start_ms: reader.varint()?, end_ms: reader.varint()? };
@@ -157,19 +186,8 @@ impl Engine {
         let cut = Cut { offset: self.log.end(), ..cut };
         let mut last = Rows::new();
         last.push(rows::CUT_KEY, Some(&cut.encode()))?;
-        self.cold.write(&space, &last)?;
-        let mut fresh = Partition::new(partition, self.hash_seed);
-        load_partition(&*self.cold, &space, &cut, generation, &mut fresh)?;
-        let wants = |of: u16, number: u64| of == partition && number <= cut.sequence;
-        load_ids(&*self.cold, wants, |_, slice, run, tags| {
-            fresh.ids.add_run(slice, run, tags.iter().map(|tag| u32::from_le_bytes(*tag)));
-        })?;
-        fresh.last_offset = self.log.end();
-        fresh.cut_sequence = fresh.sequence;
-        self.partitions[usize::from(partition)].lock().replace(fresh);
-        cuts[usize::from(partition)] = cut.offset;
-        self.drop_earlier_lives(partition, generation)?;
-        Ok(())
+        self.cold.write(space, &last)?;
+        Ok(cut)
     }
 
     fn next_generation(&self, partition: u16) -> Result<u32, ColdError> {

@@ -272,13 +272,5 @@ fn number(random: &mut SmallRng) -> i64 {
 }
 
 fn when(random: &mut SmallRng) -> ExpireWhen {
-    [
-        ExpireWhen::Always,
-        ExpireWhen::None,
-        ExpireWhen::Some,
-        ExpireWhen::Later,
-        ExpireWhen::Earlier,
-        ExpireWhen::SomeAndLater,
-        ExpireWhen::SomeAndEarlier,
-    ][random.random_range(0..7)]
+    ExpireWhen::ALL[random.random_range(0..7)]
 }

@@ -290,19 +290,12 @@ fn read_expiry(reader: &mut Reader<'_>) -> Result<Expiry, Malformed> {
     })
 }
 
-const WHENS: [ExpireWhen; 7] = [
-    ExpireWhen::Always,
-    ExpireWhen::None,
-    ExpireWhen::Some,
-    ExpireWhen::Later,
-    ExpireWhen::Earlier,
-    ExpireWhen::SomeAndLater,
-    ExpireWhen::SomeAndEarlier,
-];
-
 fn read_when(reader: &mut Reader<'_>) -> Result<ExpireWhen, Malformed> {
     let number = usize::from(reader.byte()?);
-    WHENS.get(number).copied().ok_or(Malformed("unknown condition of an expiry; sent by a newer version?"))
+    ExpireWhen::ALL
+        .get(number)
+        .copied()
+        .ok_or(Malformed("unknown condition of an expiry; sent by a newer version?"))
 }
 
 #[cfg(test)]
@@ -341,8 +334,8 @@ mod tests {
         );
         let set = (any::<i64>(), expiry(), condition())
             .prop_map(|(value, expiry, condition)| Action::Set(Set { value, expiry, condition }));
-        let expire = (expiry(), 0..WHENS.len())
-            .prop_map(|(expiry, when)| Action::Expire(Expire { expiry, when: WHENS[when] }));
+        let expire = (expiry(), 0..ExpireWhen::ALL.len())
+            .prop_map(|(expiry, when)| Action::Expire(Expire { expiry, when: ExpireWhen::ALL[when] }));
         prop_oneof![
             Just(Action::Read),
             condition().prop_map(Action::Check),

@@ -459,6 +459,20 @@ impl Link {
     }
 }
 
+impl Link {
+    /// Asks for a vote, or whether one would be given.
+    async fn ask_vote(
+        &self,
+        kind: u8,
+        rpc: &VoteRequest<Types>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<Types>, RPCError<Types>> {
+        let mut question = self.question(kind);
+        message::put_ask(&mut question, rpc);
+        self.ask(question, option.soft_ttl(), message::read_given).await
+    }
+}
+
 /// Tells snapshots on their way to one replica apart.
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
@@ -480,9 +494,7 @@ impl RaftNetworkV2<Types> for Link {
         rpc: VoteRequest<Types>,
         option: RPCOption,
     ) -> Result<VoteResponse<Types>, RPCError<Types>> {
-        let mut question = self.question(2);
-        message::put_ask(&mut question, &rpc);
-        self.ask(question, option.soft_ttl(), message::read_given).await
+        self.ask_vote(2, &rpc, option).await
     }
 
     async fn pre_vote(
@@ -490,9 +502,7 @@ impl RaftNetworkV2<Types> for Link {
         rpc: VoteRequest<Types>,
         option: RPCOption,
     ) -> Result<VoteResponse<Types>, RPCError<Types>> {
-        let mut question = self.question(3);
-        message::put_ask(&mut question, &rpc);
-        self.ask(question, option.soft_ttl(), message::read_given).await
+        self.ask_vote(3, &rpc, option).await
     }
 
     async fn transfer_leader(

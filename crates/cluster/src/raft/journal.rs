@@ -223,14 +223,6 @@ impl Journal {
         self.log.commit(end)
     }
 
-    /// How many bytes of entries are in memory.
-    pub fn held_bytes(&self) -> usize {
-        self.groups
-            .iter()
-            .map(|group| group.lock().entries.iter().map(|held| held.bytes).sum::<usize>())
-            .sum()
-    }
-
     /// Says votes and purges of all groups again, durably: whoever reads from any place that [`Journal::needed_behind`] gave
     /// before learns all there is to know.
     pub fn restate(&self) -> Result<(), LogError> {

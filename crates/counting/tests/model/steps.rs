@@ -70,15 +70,7 @@ fn guard() -> impl Strategy<Value = Guard> {
 fn action(edges: bool) -> impl Strategy<Value = Action> {
     let bound = |none| prop_oneof![3 => Just(none), 1 => number(edges)];
     let condition = Condition::Always;
-    let when = prop::sample::select(vec![
-        ExpireWhen::Always,
-        ExpireWhen::None,
-        ExpireWhen::Some,
-        ExpireWhen::Later,
-        ExpireWhen::Earlier,
-        ExpireWhen::SomeAndLater,
-        ExpireWhen::SomeAndEarlier,
-    ]);
+    let when = prop::sample::select(&ExpireWhen::ALL);
     let add = (number(edges), bound(i64::MIN), bound(i64::MAX), any::<bool>(), expiry()).prop_map(
         move |(delta, min, max, saturate, expiry)| {
             Action::Add(Add { delta, min, max, saturate, expiry, condition })
