@@ -514,3 +514,23 @@ fn copy(from: &Path, to: &Path) {
         }
     }
 }
+
+/// Time is agreed on like everything else: a replica that was looked at with another clock must not differ from the others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn looking_at_one_replica_changes_none_of_them() {
+    let cluster = Cluster::start().await;
+    for key in keys() {
+        cluster.add(1, &key).await;
+    }
+    cluster.agree(&keys()).await;
+    let in_a_year_ms = (options(1).clock)() + 365 * 24 * 3_600_000;
+    for key in keys() {
+        let mut batch = Batch::default();
+        batch.push(key.as_bytes(), Action::Read);
+        cluster.nodes[&1].engine().read(of(&key), &mut batch, in_a_year_ms).unwrap();
+    }
+    for key in keys() {
+        cluster.add(2, &key).await;
+    }
+    cluster.agree(&keys()).await;
+}
