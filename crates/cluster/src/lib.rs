@@ -2,21 +2,25 @@
 //!
 //! | module | what lives there |
 //! |---|---|
+//! | [`blocking`] | work that blocks, on a thread of its own |
 //! | [`certificates`] | certificates for nodes |
 //! | [`command`] | what a group of a partition is asked to do |
 //! | [`meta`] | what all nodes agree on: who they are, who holds what |
 //! | [`node`] | one of the machines: its groups, and the way of a batch through them |
 //! | [`peers`] | nodes that reach each other by TCP and TLS |
+//! | [`plant`] | bugs planted on purpose, for the simulation |
 //! | [`proposals`] | batches that meet at a leader travel as one entry |
 //! | [`split`] | a batch cut into what each partition is asked |
 //! | [`transport`] | how nodes reach each other |
 //! | [`raft`] | consensus: what `openraft` is told and asked, and nowhere else |
 
+pub mod blocking;
 pub mod certificates;
 pub mod command;
 pub mod meta;
 pub mod node;
 pub mod peers;
+pub mod plant;
 pub mod proposals;
 pub mod raft;
 pub mod split;

@@ -24,12 +24,16 @@ use parking_lot::{Mutex, RwLock};
 use quipu_counting::slot::{partition as partition_of, slot};
 use quipu_counting::{Action, Batch, Group as Bound, GroupKind, Policy, Refusal, Reply, Request};
 use quipu_engine::{Clock, Engine, OpenError, Options, Replication};
+use quipu_store::Disk;
+use quipu_store::cold::ColdStore;
 use quipu_wire::batch::{put_batch, put_replies, read_batch, read_replies};
 use quipu_wire::entry::{Malformed, Reader, put_bytes, put_varint};
 use tokio::time::Instant;
 
+use crate::blocking::blocking;
 use crate::command;
 use crate::meta::{Change, Member, Meta, put_member, read_member};
+use crate::plant::{Plant, is_planted};
 use crate::proposals::Proposals;
 use crate::raft::meta_machine::kept_mark;
 use crate::raft::{Group, Journal, JournalReader, Mark, MetaMachine, MetaState, NodeId, NotDone, Pace};
@@ -48,6 +52,8 @@ pub struct Settings {
     pub pace: Pace,
     /// How long a request may look for a leader.
     pub patience: Duration,
+    /// What to open the folder on instead of the machine's disk, for a simulation: nothing happens there by itself.
+    pub storage: Option<(Arc<dyn Disk>, Arc<dyn ColdStore>)>,
 }
 
 /// How long somebody waits who found no leader before looking again.
@@ -108,16 +114,20 @@ struct Placing {
 impl Node {
     /// Opens the data folder and starts the replicas of all partitions it holds.
     pub async fn open(settings: Settings, transport: Arc<dyn Transport>) -> Result<Arc<Node>, String> {
-        let Settings { id, path, options, pace, patience } = settings;
+        let Settings { id, path, options, pace, patience, storage } = settings;
         let partitions = options.partitions;
-        let (engine, journal) = open_engine(path, &options).map_err(|error| error.to_string())?;
+        let is_simulated = storage.is_some();
+        let (engine, journal) = open_engine(path, &options, storage).map_err(|error| error.to_string())?;
         let meta = MetaState::load(Arc::clone(&engine), Arc::clone(&journal), usize::from(partitions))?;
         let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
         journal.on_checkpoint(move |partition| {
             let _ = tell.send(partition);
         });
         let replication = Arc::clone(&journal) as Arc<dyn Replication>;
-        engine.replicate(replication, &options).map_err(|error| error.to_string())?;
+        engine.replicate(replication);
+        if !is_simulated {
+            engine.start_threads(&options.clock).map_err(|error| error.to_string())?;
+        }
         transport.learn(&addresses(&meta));
         let (state, link) = (Arc::clone(&meta), Arc::clone(&transport));
         let nodes = Group::of_nodes(id, partitions, Arc::clone(&engine), &journal, link, pace, state).await?;
@@ -312,7 +322,7 @@ impl Node {
         if !self.engine.holds(partition) {
             let engine = Arc::clone(&self.engine);
             let hold = move || engine.begin_to_hold(partition, &Mark::default().encode());
-            let held = tokio::task::spawn_blocking(hold).await.map_err(|error| error.to_string())?;
+            let held = blocking(hold).await.map_err(|error| error.to_string())?;
             held.map_err(|error| error.to_string())?;
         }
         if self.group(partition).is_none() {
@@ -332,7 +342,7 @@ impl Node {
             engine.let_go(partition).map_err(|error| error.to_string())?;
             journal.forget(usize::from(partition)).map_err(|error| error.to_string())
         };
-        tokio::task::spawn_blocking(forget).await.map_err(|error| error.to_string())?
+        blocking(forget).await.map_err(|error| error.to_string())?
     }
 
     async fn start(&self, partition: u16) -> Result<(), String> {
@@ -353,7 +363,7 @@ impl Node {
         }
         if self.engine.log().end().saturating_sub(self.engine.meta_needed_from()) > META_TAIL_BYTES {
             let meta = Arc::clone(&self.meta);
-            match tokio::task::spawn_blocking(move || meta.save()).await {
+            match blocking(move || meta.save()).await {
                 Ok(Ok(())) => {}
                 failed => tracing::warn!("what is known of the cluster was not written down: {failed:?}"),
             }
@@ -712,25 +722,34 @@ impl Node {
         if !only_looks(&batch) {
             return proposals.propose(batch).await;
         }
-        group.confirm().await?;
+        if !(is_planted(Plant::ReadsWithoutAsking) && group.leader() == Some(self.id)) {
+            group.confirm().await?;
+        }
         let now_ms = (self.clock)();
         let engine = Arc::clone(&self.engine);
         let read = move || engine.read(partition, &mut batch, now_ms).map(|()| batch.replies);
-        let read = tokio::task::spawn_blocking(read).await;
+        let read = blocking(read).await;
         read.map_err(|error| error.to_string())
             .and_then(|read| read.map_err(|error| error.to_string()))
             .map_err(NotDone::Stopped)
     }
 }
 
-fn open_engine(path: PathBuf, options: &Options) -> Result<(Arc<Engine>, Arc<Journal>), OpenError> {
+fn open_engine(
+    path: PathBuf,
+    options: &Options,
+    storage: Option<(Arc<dyn Disk>, Arc<dyn ColdStore>)>,
+) -> Result<(Arc<Engine>, Arc<Journal>), OpenError> {
     let partitions = usize::from(options.partitions);
     let mut reader = JournalReader::new(partitions + 1);
     let mut record = |start: u64, payload: &[u8]| reader.record(start, payload);
-    let engine = Engine::open_replicated(path, options.clone(), &mut record)?;
+    let engine = match storage {
+        None => Engine::open_replicated(path, options.clone(), &mut record)?,
+        Some((disk, cold)) => Engine::open_replicated_on(disk, cold, &path, options.clone(), &mut record)?,
+    };
     let applied = |number: usize| match number == partitions {
         true => kept_mark(&engine)?.applied,
-        false => Mark::decode(&engine.mark(number as u16)).ok()?.applied,
+        false => Mark::to_resume_at(&engine, number as u16).ok()?.applied,
     };
     let journal = reader.finish(Arc::clone(engine.log()), applied);
     Ok((engine, journal))

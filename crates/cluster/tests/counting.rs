@@ -134,6 +134,7 @@ impl Cluster {
                 entries_kept: 4,
             },
             patience: Duration::from_secs(20),
+            storage: None,
         };
         let wire = Arc::new(Wire { from: id, net: Arc::clone(&self.net) });
         let node = Node::open(settings, wire).await.unwrap();

@@ -38,7 +38,8 @@ impl Node {
         let engine = Engine::open_replicated(path, options(), &mut record).unwrap();
         let applied = |number: usize| Mark::decode(&engine.mark(number as u16)).ok()?.applied;
         let journal = reader.finish(Arc::clone(engine.log()), applied);
-        engine.replicate(Arc::clone(&journal) as Arc<dyn Replication>, &options()).unwrap();
+        engine.replicate(Arc::clone(&journal) as Arc<dyn Replication>);
+        engine.start_threads(&options().clock).unwrap();
         if !engine.holds(PARTITION) {
             engine.begin_to_hold(PARTITION, &Mark::default().encode()).unwrap();
         }

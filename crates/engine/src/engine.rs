@@ -157,7 +157,7 @@ impl Engine {
         Engine::open_with(disk, path, |_| Ok(cold), options, Records::Effects)
     }
 
-    fn open_with(
+    pub(crate) fn open_with(
         disk: Arc<dyn Disk>,
         path: &Path,
         open_cold: impl FnOnce(&Folder) -> Result<Arc<dyn ColdStore>, OpenError>,
@@ -215,7 +215,8 @@ impl Engine {
         }))
     }
 
-    pub(crate) fn start_threads(self: &Arc<Engine>, clock: &Clock) -> Result<(), OpenError> {
+    /// Starts the threads that sync, fetch, and do all chores.
+    pub fn start_threads(self: &Arc<Engine>, clock: &Clock) -> Result<(), OpenError> {
         let spawn = |source| OpenError::io(Path::new("a thread"), source);
         *self.syncer.lock() = Some(spawn_syncer(&self.log, self.durability)?);
         let pool = Pool::start(Arc::downgrade(self), self.pending_requests_max, self.pending_wait_max);

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use quipu_counting::{Batch, Change, Policies, Policy, Unavailable};
-use quipu_store::cold::{ColdError, Rows};
-use quipu_store::{Log, LogError, RealDisk};
+use quipu_store::cold::{ColdError, ColdStore, Rows};
+use quipu_store::{Disk, Log, LogError, RealDisk};
 use quipu_wire::entry::{self, Reader};
 
 use crate::engine::{Engine, cold_unavailable};
@@ -48,13 +48,24 @@ const META_KEY: &[u8] = b"M";
 
 impl Engine {
     /// Opens a data folder whose partitions are replicated. `record` is shown what the log holds, from where it is needed:
-    /// where each record begins, and its bytes. Nothing but what is called happens until [`Engine::replicate`].
+    /// where each record begins, and its bytes. Nothing but what is called happens until [`Engine::start_threads`].
     pub fn open_replicated<'a>(
         path: impl AsRef<Path>,
         options: Options,
         record: &'a mut OnRecord<'a>,
     ) -> Result<Arc<Engine>, OpenError> {
         Engine::open_still(path.as_ref(), options, Records::Entries(record))
+    }
+
+    /// The same on a given disk and cold store.
+    pub fn open_replicated_on<'a>(
+        disk: Arc<dyn Disk>,
+        cold: Arc<dyn ColdStore>,
+        path: &Path,
+        options: Options,
+        record: &'a mut OnRecord<'a>,
+    ) -> Result<Arc<Engine>, OpenError> {
+        Engine::open_with(disk, path, |_| Ok(cold), options, Records::Entries(record))
     }
 
     /// What a data folder is, if it is one.
@@ -88,16 +99,11 @@ impl Engine {
         engine
     }
 
-    /// Starts checkpoints and all other chores.
-    pub fn replicate(
-        self: &Arc<Engine>,
-        by: Arc<dyn Replication>,
-        options: &Options,
-    ) -> Result<(), OpenError> {
+    /// Learns who orders its changes; from now on there can be checkpoints.
+    pub fn replicate(&self, by: Arc<dyn Replication>) {
         if let Some(replication) = &self.replication {
             let _ = replication.set(by);
         }
-        self.start_threads(&options.clock)
     }
 
     /// The node's log.
@@ -316,7 +322,7 @@ impl Engine {
 
 /// The place in the log and the state that [`Engine::save_meta`] kept.
 pub(crate) fn read_meta(
-    cold: &dyn quipu_store::cold::ColdStore,
+    cold: &dyn ColdStore,
 ) -> Result<Option<(u64, Vec<u8>)>, ColdError> {
     let Some(value) = cold.get(META_SPACE, META_KEY)? else { return Ok(None) };
     let mut reader = Reader::new(&value);

@@ -10,12 +10,14 @@
 //! | `oracle` | what must be answered and what may be found after a crash |
 //! | `world`, `asking`, `lives` | one world: its steps, its clients, its ends and its new beginnings |
 //! | `properties` | what is checked, one property per file |
+//! | `cluster` | worlds of many nodes |
 //! | `plant` | bugs planted on purpose, so that the properties are known to notice them |
 
 #![allow(missing_docs)] // Not shipped; names of fields say what there is to say.
 
 pub mod ask;
 pub mod asking;
+pub mod cluster;
 pub mod config;
 pub mod lives;
 pub mod machine;

@@ -5,9 +5,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use clap::Parser;
-use quipu_sim::{Plant, Stats, run};
+use quipu_sim::cluster::{self, Planted};
+use quipu_sim::{Plant, Violation, run};
 
-/// Simulates crashes of the engine and its store.
+/// Simulates crashes of the engine and its store, or clusters.
 #[derive(Parser)]
 struct Arguments {
     /// How many seeds to run
@@ -22,12 +23,54 @@ struct Arguments {
     /// Go on after a failure
     #[arg(long)]
     keep_going: bool,
+    /// Worlds of many nodes
+    #[arg(long)]
+    cluster: bool,
+}
+
+/// The numbers of all worlds of one kind.
+trait Total: Copy + Default + Send + std::fmt::Debug {
+    fn run(seed: u64, is_traced: bool) -> Result<Self, Violation>;
+    fn and(self, other: Self) -> Self;
+    /// How to say on the command line that it is this kind.
+    const OPTION: &str;
+}
+
+impl Total for quipu_sim::Stats {
+    fn run(seed: u64, is_traced: bool) -> Result<Self, Violation> {
+        run(seed, Plant::None, is_traced)
+    }
+
+    fn and(self, other: Self) -> Self {
+        self.and(other)
+    }
+
+    const OPTION: &str = "";
+}
+
+impl Total for cluster::Stats {
+    fn run(seed: u64, is_traced: bool) -> Result<Self, Violation> {
+        cluster::run(seed, Planted::None, is_traced)
+    }
+
+    fn and(self, other: Self) -> Self {
+        self.and(other)
+    }
+
+    const OPTION: &str = " --cluster";
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    match arguments.cluster {
+        true => run_all::<cluster::Stats>(&arguments),
+        false => run_all::<quipu_sim::Stats>(&arguments),
+    }
+}
+
+fn run_all<T: Total>(arguments: &Arguments) -> ExitCode {
     if let Some(seed) = arguments.seed {
-        let outcome = run(seed, Plant::None, true);
+        let outcome = T::run(seed, true);
         match &outcome {
             Ok(stats) => println!("seed {seed}: {stats:?}"),
             Err(violation) => println!("seed {seed}: {violation}"),
@@ -36,7 +79,7 @@ fn main() -> ExitCode {
     }
     let next = AtomicU64::new(arguments.from);
     let failed = AtomicBool::new(false);
-    let total = Mutex::new(Vec::<Stats>::new());
+    let total = Mutex::new((0, T::default()));
     let end = arguments.from + arguments.seeds;
     let work = || {
         while !failed.load(Ordering::Relaxed) || arguments.keep_going {
@@ -44,18 +87,22 @@ fn main() -> ExitCode {
             if seed >= end {
                 return;
             }
-            match run(seed, Plant::None, false) {
-                Ok(stats) => total.lock().unwrap_or_else(|poison| poison.into_inner()).push(stats),
+            match T::run(seed, false) {
+                Ok(stats) => {
+                    let mut total = total.lock().unwrap_or_else(|poison| poison.into_inner());
+                    *total = (total.0 + 1, total.1.and(stats));
+                }
                 Err(violation) => {
                     failed.store(true, Ordering::Relaxed);
-                    println!("seed {seed}: {violation}\n  cargo run --release -p quipu-sim -- --seed {seed}");
+                    let option = T::OPTION;
+                    println!("seed {seed}: {violation}\n  cargo run --release -p quipu-sim -- --seed {seed}{option}");
                 }
             }
         }
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
-    let total = total.into_inner().unwrap_or_else(|poison| poison.into_inner());
-    println!("{} worlds: {:?}", total.len(), total.iter().copied().fold(Stats::default(), Stats::and));
+    let (worlds, total) = total.into_inner().unwrap_or_else(|poison| poison.into_inner());
+    println!("{worlds} worlds: {total:?}");
     if failed.load(Ordering::Relaxed) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }

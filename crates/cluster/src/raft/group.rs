@@ -38,6 +38,7 @@ use super::machine::{Machine, Mark, SnapshotSource, nameless_file};
 use super::message;
 use super::meta_machine::{MetaMachine, MetaState};
 use super::types::{Answer, Command, NodeId, Types, Vote};
+use crate::blocking::blocking;
 use crate::transport::{Transport, Unreached};
 
 /// How fast a group notices things.
@@ -523,6 +524,7 @@ impl RaftNetworkV2<Types> for Link {
         option: RPCOption,
     ) -> Result<SnapshotResponse<Types>, StreamingError<Types>> {
         tokio::select! {
+            biased;
             closed = cancel => Err(StreamingError::Closed(closed)),
             sent = self.send(vote, snapshot, option.soft_ttl()) => sent,
         }
@@ -539,8 +541,8 @@ impl Link {
     ) -> Result<SnapshotResponse<Types>, StreamingError<Types>> {
         let local = |error: io::Error| StreamingError::Unreachable(Unreachable::new(&error));
         let scratch = self.engine.scratch_folder();
-        let read = tokio::task::spawn_blocking(move || snapshot.snapshot.into_file(scratch)).await;
-        let (mut file, mark) = read.map_err(|error| local(io::Error::other(error)))?.map_err(local)?;
+        let read = blocking(move || snapshot.snapshot.into_file(scratch)).await;
+        let (mut file, mark) = read.and_then(|read| read).map_err(local)?;
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let mut offset = 0;
         loop {

@@ -32,6 +32,7 @@ use super::codec::{
 };
 use super::machine::Mark;
 use super::types::{Entry, LogId, Types, Vote};
+use crate::plant::{Plant, is_planted};
 
 /// About the most that one record of entries holds.
 const RECORD_BYTES: usize = 4 << 20;
@@ -307,6 +308,10 @@ impl RaftLogStorage<Types> for GroupLog {
     }
 
     async fn save_vote(&mut self, vote: &Vote) -> Result<(), io::Error> {
+        if is_planted(Plant::ForgetsVotes) {
+            self.group.lock().vote = Some(*vote);
+            return Ok(());
+        }
         let mut record = self.record(0x02);
         put_vote(&mut record, vote);
         let end = {
@@ -350,6 +355,10 @@ impl RaftLogStorage<Types> for GroupLog {
             }
         }
         drop(group);
+        if is_planted(Plant::AcknowledgesBeforeSync) {
+            callback.io_completed(Ok(()));
+            return Ok(());
+        }
         let flushed = move |result: Result<(), LogError>| callback.io_completed(result.map_err(failed));
         self.journal.log.when_durable(end, Box::new(flushed));
         Ok(())

@@ -19,7 +19,9 @@ use quipu_wire::entry::{Malformed, Reader};
 
 use super::codec::{put_log_id, put_maybe, put_membership, read_log_id, read_maybe, read_membership};
 use super::types::{Answer, LogId, Types};
+use crate::blocking::blocking;
 use crate::command::{self, Decoded};
+use crate::plant::{Plant, is_planted};
 
 /// Who belongs to a group, and since when.
 pub type StoredMembership = StoredMembershipOf<Types>;
@@ -53,6 +55,15 @@ impl Mark {
         Ok(Mark { applied, membership })
     }
 
+    /// Where the replica of a partition goes on after a restart.
+    pub fn to_resume_at(engine: &Engine, partition: u16) -> Result<Mark, Malformed> {
+        let mut mark = Mark::decode(&engine.mark(partition))?;
+        if is_planted(Plant::AppliesTwice) {
+            mark.applied.iter_mut().for_each(|applied| applied.index = applied.index.saturating_sub(1));
+        }
+        Ok(mark)
+    }
+
     /// What it says of a snapshot.
     pub fn meta(&self) -> SnapshotMetaOf<Types> {
         SnapshotMetaOf::<Types> { last_log_id: self.applied, last_membership: self.membership.clone() }
@@ -76,7 +87,7 @@ pub struct Machine {
 impl Machine {
     /// The state of a partition that the node holds.
     pub fn new(engine: Arc<Engine>, partition: u16, has_news: Arc<AtomicBool>) -> Result<Machine, Malformed> {
-        let mark = Mark::decode(&engine.mark(partition))?;
+        let mark = Mark::to_resume_at(&engine, partition)?;
         Ok(Machine { engine, partition, mark, has_news })
     }
 
@@ -148,7 +159,7 @@ impl RaftStateMachine<Types> for Machine {
             engine.install(partition, &mut BufReader::new(file)).map_err(io::Error::other)?;
             Ok(engine.mark(partition))
         };
-        let mark = tokio::task::spawn_blocking(install).await.map_err(io::Error::other)??;
+        let mark = blocking(install).await??;
         self.mark = Mark::decode(&mark).map_err(malformed)?;
         if self.mark.applied < meta.last_log_id {
             return Err(io::Error::other("a snapshot that is older than it says"));
@@ -182,8 +193,7 @@ impl RaftSnapshotBuilder<Types> for Builder {
     async fn build_snapshot(&mut self) -> Result<SnapshotOf<Types, SnapshotSource>, io::Error> {
         if !self.has_news.swap(false, Ordering::AcqRel) {
             let (engine, partition) = (Arc::clone(&self.engine), self.partition);
-            let checkpoint = tokio::task::spawn_blocking(move || engine.checkpoint(partition)).await;
-            checkpoint.map_err(io::Error::other)?.map_err(io::Error::other)?;
+            blocking(move || engine.checkpoint(partition)).await?.map_err(io::Error::other)?;
         }
         current(&self.engine, self.partition)
     }

@@ -15,6 +15,7 @@ use quipu_wire::entry::{Malformed, Reader, put_bytes};
 use super::journal::Journal;
 use super::machine::{Mark, SnapshotSource, StoredMembership, malformed};
 use super::types::{Answer, LogId, Types};
+use crate::blocking::blocking;
 use crate::meta::{Change, Meta};
 
 /// What a node knows of the cluster, shared between those who ask and the group that changes it.
@@ -105,7 +106,7 @@ impl RaftStateMachine<Types> for MetaMachine {
             answered.extend(responder.map(|responder| (responder, answer)));
         }
         let state = Arc::clone(&self.0);
-        tokio::task::spawn_blocking(move || state.save()).await.map_err(io::Error::other)??;
+        blocking(move || state.save()).await??;
         answered.into_iter().for_each(|(responder, answer)| responder.send(answer));
         Ok(())
     }
@@ -127,7 +128,7 @@ impl RaftStateMachine<Types> for MetaMachine {
             *state.known.lock() = decode(&bytes).map_err(malformed)?;
             state.save()
         };
-        tokio::task::spawn_blocking(install).await.map_err(io::Error::other)?
+        blocking(install).await?
     }
 
     async fn get_current_snapshot(&mut self) -> Result<Option<SnapshotOf<Types, SnapshotSource>>, io::Error> {

@@ -3,6 +3,7 @@
 //! | file | what lives there |
 //! |---|---|
 //! | `types.rs` | what a group agrees on |
+//! | `runtime.rs` | where groups run: on tokio, with chances that a simulation can repeat |
 //! | `codec.rs` | our own form of votes, log ids and entries, on disk and between nodes |
 //! | `journal.rs` | the logs of all groups of a node in its one log |
 //! | `group.rs`, `message.rs` | one group on one node, and what its replicas say to each other |
@@ -14,6 +15,7 @@ pub mod journal;
 pub mod machine;
 pub mod message;
 pub mod meta_machine;
+pub mod runtime;
 pub mod types;
 
 pub use group::{Group, NotDone, Pace, Status};

@@ -6,6 +6,8 @@ use bytes::Bytes;
 use openraft::type_config::alias;
 use quipu_counting::Reply;
 
+use super::runtime::Runtime;
+
 /// A node's number, for ever.
 pub type NodeId = u64;
 
@@ -16,6 +18,7 @@ openraft::declare_raft_types!(
         R = Answer,
         NodeId = NodeId,
         Node = (),
+        AsyncRuntime = Runtime,
 );
 
 /// When something was agreed on, and by whom: term, leader, index.

@@ -56,6 +56,7 @@ impl Running {
             options,
             pace: Pace::default(),
             patience: PATIENCE,
+            storage: None,
         };
         let transport = Arc::new(Arc::clone(&peers));
         let node = runtime.block_on(Node::open(settings, transport)).map_err(anyhow::Error::msg)?;

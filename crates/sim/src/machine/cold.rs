@@ -20,11 +20,13 @@ pub(super) struct Memory {
     stale_rows: BTreeMap<(String, Vec<u8>), Vec<u8>>,
     /// Calls so far, so that a bug can strike now and then.
     calls: u64,
+    /// Request ids cannot be seen at the moment.
+    pub(super) hides_ids: bool,
 }
 
 impl Memory {
     pub(super) fn copy(&self) -> Memory {
-        Memory { before_last_write: None, stale_rows: self.stale_rows.clone(), calls: self.calls }
+        Memory { before_last_write: None, stale_rows: self.stale_rows.clone(), ..*self }
     }
 
     fn is_turn(&mut self, every: u64) -> bool {
@@ -82,7 +84,11 @@ fn is_cell(key: &[u8]) -> bool {
 impl ColdStore for MachineCold {
     fn spaces(&self) -> Result<Vec<String>, ColdError> {
         self.check_up()?;
-        self.cold.spaces()
+        let mut spaces = self.cold.spaces()?;
+        if self.memory.lock().hides_ids {
+            spaces.retain(|space| !space.starts_with("ids-"));
+        }
+        Ok(spaces)
     }
 
     fn get(&self, space: &str, key: &[u8]) -> Result<Option<Vec<u8>>, ColdError> {

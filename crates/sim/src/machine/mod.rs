@@ -63,6 +63,11 @@ impl Machine {
         })
     }
 
+    /// Whether request ids in the cold store cannot be seen.
+    pub fn hide_ids(&self, hides: bool) {
+        self.memory.lock().hides_ids = hides;
+    }
+
     /// The disk itself, for faults and damage.
     pub fn sim_disk(&self) -> &SimDisk {
         &self.disk

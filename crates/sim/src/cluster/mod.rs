@@ -1,0 +1,20 @@
+//! Seeded clusters: nodes on simulated machines and a simulated network, in simulated time, on one thread.
+//!
+//! Nothing of the nodes is simulated but what they stand on: consensus, storage and encoding are those of the product. A seed
+//! is a world, the same each time.
+//!
+//! | file | what lives there |
+//! |---|---|
+//! | `network` | what lies between nodes: delay, loss, duplicates, cuts |
+//! | `machines` | nodes and the machines they live on: their lives and ends |
+//! | `clients` | who asks, and asks again until somebody answers |
+//! | `history` | what was asked and answered, and whether one counter after the other could have said that |
+//! | `world` | one world from its beginning to its end |
+
+pub mod clients;
+pub mod history;
+pub mod machines;
+pub mod network;
+pub mod world;
+
+pub use world::{Planted, Stats, run};
