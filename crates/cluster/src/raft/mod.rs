@@ -3,7 +3,7 @@
 //! | file | what lives there |
 //! |---|---|
 //! | `types.rs` | what a group agrees on |
-//! | `runtime.rs` | where groups run: on tokio, with chances that a simulation can repeat |
+//! | `runtime.rs`, `watch.rs` | where groups run: on tokio, in a way that a simulation can repeat |
 //! | `codec.rs` | our own form of votes, log ids and entries, on disk and between nodes |
 //! | `journal.rs` | the logs of all groups of a node in its one log |
 //! | `group.rs`, `message.rs` | one group on one node, and what its replicas say to each other |
@@ -17,6 +17,7 @@ pub mod message;
 pub mod meta_machine;
 pub mod runtime;
 pub mod types;
+pub mod watch;
 
 pub use group::{Group, NotDone, Pace, Status};
 pub use journal::{GroupLog, Journal, JournalReader};

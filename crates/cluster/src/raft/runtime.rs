@@ -7,6 +7,7 @@ use std::time::Duration;
 use openraft::async_runtime::AsyncRuntime;
 use openraft::{OptionalSend, TokioInstant};
 use openraft::TokioRuntime as Tokio;
+use super::watch::InOrder;
 use rand_openraft::rngs::SmallRng;
 use rand_openraft::{Rng, SeedableRng};
 
@@ -32,7 +33,7 @@ impl AsyncRuntime for Runtime {
     type Timeout<R, T: Future<Output = R> + OptionalSend> = <Tokio as AsyncRuntime>::Timeout<R, T>;
     type ThreadLocalRng = SmallRng;
     type Mpsc = <Tokio as AsyncRuntime>::Mpsc;
-    type Watch = <Tokio as AsyncRuntime>::Watch;
+    type Watch = InOrder;
     type Oneshot = <Tokio as AsyncRuntime>::Oneshot;
     type Mutex<T: OptionalSend + 'static> = <Tokio as AsyncRuntime>::Mutex<T>;
 
