@@ -8,6 +8,7 @@
 //! | [`meta`] | what all nodes agree on: who they are, who holds what |
 //! | [`node`] | one of the machines: its groups, and the way of a batch through them |
 //! | [`peers`] | nodes that reach each other by TCP and TLS |
+//! | [`placing`] | who holds what, brought about |
 //! | [`plant`] | bugs planted on purpose, for the simulation |
 //! | [`proposals`] | batches that meet at a leader travel as one entry |
 //! | [`split`] | a batch cut into what each partition is asked |
@@ -20,6 +21,7 @@ pub mod command;
 pub mod meta;
 pub mod node;
 pub mod peers;
+pub mod placing;
 pub mod plant;
 pub mod proposals;
 pub mod raft;

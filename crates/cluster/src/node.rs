@@ -6,17 +6,17 @@
 //! 16 partition:v batch          do this, or look, if you lead the partition   -> replies
 //! 17 partition:v command        have this agreed on, if you lead it           ->
 //! 18 change                     have this agreed on by all nodes              -> 0 | 1 why refused
-//! 19 node:v member              let this node in                              -> 0 | 1 why refused
-//! 20 partition:v nodes:v node:v*    see that these hold it, if you lead it    ->
+//! 19 partition:v                who belongs to it, if you lead it             -> nodes:v node:v*
+//! 20 partition:v nodes:v node:v*    see that these hold it, if you lead it    -> 0 not yet | 1 they do
 //! 21 partition:v                hold it: its leader will tell you more        ->
-//! 22 partition:v                let go of it                                  ->
-//! 23 partition:v node:v         let that node lead, if you do                 ->
+//! 22 partition:v node:v         let that node lead, if you do                 ->
 //! answer := 0 (what stands above) | 1 (0 | 1 leader:v) | 2 no quorum | 3 unknown | 4 length:v why it has stopped
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -32,7 +32,8 @@ use tokio::time::Instant;
 
 use crate::blocking::blocking;
 use crate::command;
-use crate::meta::{Change, Member, Meta, put_member, read_member};
+use crate::meta::{Change, Member, Meta};
+use crate::placing::Placing;
 use crate::plant::{Plant, is_planted};
 use crate::proposals::Proposals;
 use crate::raft::meta_machine::kept_mark;
@@ -59,56 +60,42 @@ pub struct Settings {
 /// How long somebody waits who found no leader before looking again.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// How long another node may take to answer.
-const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// How long it may take until another holds a partition and has what is in it.
-const MOVE_MAX: Duration = Duration::from_secs(600);
+pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// How long somebody who wants to join asks before saying that it does not work.
 const JOIN_MAX: Duration = Duration::from_secs(3);
 /// How often nodes look after what is theirs to look after.
 const CHORES_PAUSE: Duration = Duration::from_millis(200);
-/// How often the lead is brought back to those who should have it.
-const BALANCE_PAUSE: Duration = Duration::from_secs(5);
 /// Counters whose time has come that are removed at once.
 const EXPIRIES_MAX: usize = 1_000;
-/// Nodes that have a say about the cluster itself; more would only make it slower.
-const VOTERS_MAX: usize = 7;
 /// The log may grow by so much before what is known of the cluster is written down again.
 const META_TAIL_BYTES: u64 = 32 << 20;
 
 /// See the head of this file.
 pub struct Node {
-    id: NodeId,
-    engine: Arc<Engine>,
-    journal: Arc<Journal>,
+    /// For what it does in the background.
+    pub(crate) myself: Weak<Node>,
+    pub(crate) id: NodeId,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) journal: Arc<Journal>,
     transport: Arc<dyn Transport>,
     clock: Clock,
     pace: Pace,
     patience: Duration,
-    partitions: u16,
-    groups: RwLock<Vec<Option<Held>>>,
-    meta: Arc<MetaState>,
+    pub(crate) partitions: u16,
+    pub(crate) groups: RwLock<Vec<Option<Held>>>,
+    pub(crate) meta: Arc<MetaState>,
     /// The group of all nodes.
-    nodes: Group<MetaMachine>,
+    pub(crate) nodes: Group<MetaMachine>,
     /// One partition is taken up or given up at a time.
-    holding: tokio::sync::Mutex<()>,
-    /// One node is let in or let go at a time.
-    admitting: tokio::sync::Mutex<()>,
-    placing: Mutex<Placing>,
+    pub(crate) holding: tokio::sync::Mutex<()>,
+    pub(crate) placing: Mutex<Placing>,
 }
 
 /// A partition that is here.
 #[derive(Clone)]
-struct Held {
-    group: Arc<Group>,
+pub(crate) struct Held {
+    pub(crate) group: Arc<Group>,
     proposals: Proposals,
-}
-
-/// What whoever places partitions remembers.
-#[derive(Default)]
-struct Placing {
-    /// Who holds a partition for certain.
-    done: BTreeMap<u16, Vec<NodeId>>,
-    balanced_at: Option<Instant>,
 }
 
 impl Node {
@@ -131,7 +118,8 @@ impl Node {
         transport.learn(&addresses(&meta));
         let (state, link) = (Arc::clone(&meta), Arc::clone(&transport));
         let nodes = Group::of_nodes(id, partitions, Arc::clone(&engine), &journal, link, pace, state).await?;
-        let node = Arc::new(Node {
+        let node = Arc::new_cyclic(|myself| Node {
+            myself: Weak::clone(myself),
             id,
             clock: options.clock,
             pace,
@@ -144,7 +132,6 @@ impl Node {
             journal,
             transport,
             holding: tokio::sync::Mutex::default(),
-            admitting: tokio::sync::Mutex::default(),
             placing: Mutex::default(),
         });
         for partition in (0..partitions).filter(|partition| node.engine.holds(*partition)) {
@@ -213,15 +200,13 @@ impl Node {
         self.change(Change::Found { cluster, partitions, replicas, node, member }).await
     }
 
-    /// Joins a cluster through one of its nodes.
+    /// Joins a cluster through one of its nodes, or says again where it is. It has its share once it is told so.
     pub async fn join(&self, through: NodeId, member: &Member) -> Result<(), String> {
-        let mut question = vec![19];
-        put_varint(&mut question, self.id);
-        put_member(&mut question, member);
+        let question = [&[18], &Change::Join(self.id, member.clone()).encode()[..]].concat();
         let until = Instant::now() + JOIN_MAX;
         let mut asked = through;
         loop {
-            match self.ask(asked, question.clone(), MOVE_MAX, read_refused).await {
+            match self.ask(asked, question.clone(), JOIN_MAX, read_refused).await {
                 Ok(None) => return Ok(()),
                 Ok(Some(why)) => return Err(why),
                 Err(NotDone::NotLeader(Some(leader))) if leader != asked => asked = leader,
@@ -251,7 +236,7 @@ impl Node {
             match done {
                 Ok(None) => return Ok(()),
                 Ok(Some(why)) => return Err(why),
-                Err(NotDone::NotLeader(leader)) if leader != target => hint = leader,
+                Err(NotDone::NotLeader(Some(leader))) if Some(leader) != target => hint = Some(leader),
                 Err(error) if Instant::now() >= until => return Err(error.to_string()),
                 Err(_) => tokio::time::sleep(LOOK_AGAIN).await,
             }
@@ -259,30 +244,7 @@ impl Node {
     }
 
     async fn change_here(&self, change: &Change) -> Result<Option<String>, NotDone> {
-        self.nodes.propose(change.encode()).await.map(|answer| answer.refused)
-    }
-
-    /// Lets a node in, if this one leads.
-    async fn admit(&self, node: NodeId, member: Member) -> Result<Option<String>, NotDone> {
-        if self.nodes.leader() != Some(self.id) {
-            return Err(NotDone::NotLeader(self.nodes.leader()));
-        }
-        let _one = self.admitting.lock().await;
-        // First as a change, which may be refused: a stranger must not get a say.
-        if let Some(why) = self.change_here(&Change::Join(node, member)).await? {
-            return Ok(Some(why));
-        }
-        self.transport.learn(&addresses(&self.meta));
-        let mut voters = self.nodes.voters();
-        if voters.contains(&node) {
-            return Ok(None);
-        }
-        self.nodes.add_listener(node).await.map_err(NotDone::Stopped)?;
-        if voters.len() < VOTERS_MAX {
-            voters.insert(node);
-            self.nodes.set_voters(voters).await.map_err(NotDone::Stopped)?;
-        }
-        Ok(None)
+        within(ANSWER_MAX, self.nodes.propose(change.encode())).await.map(|answer| answer.refused)
     }
 
     /// Stores or removes a policy everywhere.
@@ -292,7 +254,7 @@ impl Node {
         let command = command::policy((self.clock)(), pattern, policy.as_ref());
         let all = (0..self.partitions).map(|partition| {
             let question = question(17, partition, |out| out.extend_from_slice(&command));
-            self.ask_leader(partition, question, ANSWER_MAX)
+            self.ask_leader(partition, question, |_| Ok(()))
         });
         // Leaders bring what is missing in time; here it is about not answering too early.
         for told in futures_util::future::join_all(all).await {
@@ -331,21 +293,7 @@ impl Node {
         Ok(())
     }
 
-    /// Lets go of a partition that others hold.
-    async fn let_go(&self, partition: u16) -> Result<(), String> {
-        let _one = self.holding.lock().await;
-        let held = self.groups.write().get_mut(usize::from(partition)).and_then(Option::take);
-        let Some(held) = held else { return Ok(()) };
-        held.group.stop().await;
-        let (engine, journal) = (Arc::clone(&self.engine), Arc::clone(&self.journal));
-        let forget = move || {
-            engine.let_go(partition).map_err(|error| error.to_string())?;
-            journal.forget(usize::from(partition)).map_err(|error| error.to_string())
-        };
-        blocking(forget).await.map_err(|error| error.to_string())?
-    }
-
-    async fn start(&self, partition: u16) -> Result<(), String> {
+    pub(crate) async fn start(&self, partition: u16) -> Result<(), String> {
         let transport = Arc::clone(&self.transport);
         let engine = Arc::clone(&self.engine);
         let group =
@@ -383,6 +331,7 @@ impl Node {
         if self.nodes.leader() == Some(self.id) {
             self.place().await;
         }
+        self.let_go_of_strays().await;
     }
 
     /// Has counters removed whose time has come.
@@ -390,7 +339,7 @@ impl Node {
         let now_ms = (self.clock)();
         let keys = self.engine.due(partition, now_ms, EXPIRIES_MAX);
         if !keys.is_empty() {
-            let _ = group.propose(command::expire(now_ms, &keys)).await;
+            let _ = within(ANSWER_MAX, group.propose(command::expire(now_ms, &keys))).await;
         }
     }
 
@@ -404,98 +353,13 @@ impl Node {
             new.chain(old.map(|(pattern, _)| (pattern.to_vec(), None))).collect()
         });
         for (pattern, policy) in missing {
-            let _ = group.propose(command::policy((self.clock)(), &pattern, policy.as_ref())).await;
+            let command = command::policy((self.clock)(), &pattern, policy.as_ref());
+            let _ = within(ANSWER_MAX, group.propose(command)).await;
         }
-    }
-
-    /// Sees that everybody holds what the placement says, one partition after the other.
-    async fn place(&self) {
-        let meta = self.meta.read(Meta::clone);
-        if meta.cluster == 0 {
-            return;
-        }
-        let planned = meta.plan();
-        if planned != meta.placement {
-            if let Err(why) = self.change(Change::Place(meta.epoch, planned)).await {
-                tracing::info!("placement: {why}");
-            }
-            return;
-        }
-        for (replicas, partition) in meta.placement.replicas.iter().zip(0u16..) {
-            if self.placing.lock().done.get(&partition) == Some(replicas) {
-                continue;
-            }
-            let question = question(20, partition, |out| {
-                put_varint(out, replicas.len() as u64);
-                replicas.iter().for_each(|node| put_varint(out, *node));
-            });
-            match self.ask_leader(partition, question, MOVE_MAX).await {
-                Ok(()) => self.placing.lock().done.insert(partition, replicas.clone()),
-                Err(error) => {
-                    tracing::info!("partition {partition} is not yet where it should be: {error}");
-                    return;
-                }
-            };
-        }
-        self.say_goodbye(&meta).await;
-        self.balance(&meta).await;
-    }
-
-    /// Nodes that wanted to leave and hold nothing any more are let go.
-    async fn say_goodbye(&self, meta: &Meta) {
-        for (node, _) in meta.nodes.iter().filter(|(_, member)| member.is_leaving) {
-            let _one = self.admitting.lock().await;
-            let mut voters = self.nodes.voters();
-            if voters.remove(node) && self.nodes.set_voters(voters).await.is_err() {
-                return;
-            }
-            if let Err(why) = self.change(Change::Remove(*node)).await {
-                tracing::info!("node {node} stays: {why}");
-            }
-        }
-    }
-
-    /// Lets those lead who should.
-    async fn balance(&self, meta: &Meta) {
-        {
-            let mut placing = self.placing.lock();
-            if placing.balanced_at.is_some_and(|last| last.elapsed() < BALANCE_PAUSE) {
-                return;
-            }
-            placing.balanced_at = Some(Instant::now());
-        }
-        for (replicas, partition) in meta.placement.replicas.iter().zip(0u16..) {
-            if let Some(first) = replicas.first() {
-                let question = question(23, partition, |out| put_varint(out, *first));
-                let _ = self.ask_leader(partition, question, ANSWER_MAX).await;
-            }
-        }
-    }
-
-    /// Sees that exactly these hold a partition that this node leads.
-    async fn reshape(&self, partition: u16, replicas: BTreeSet<NodeId>) -> Result<(), NotDone> {
-        let group = self.leading(partition)?;
-        let voters = group.voters();
-        if voters == replicas {
-            return Ok(());
-        }
-        for node in replicas.difference(&voters) {
-            self.ask(*node, question(21, partition, |_| {}), MOVE_MAX, |_| Ok(())).await?;
-            group.add_listener(*node).await.map_err(NotDone::Stopped)?;
-        }
-        let gone: Vec<NodeId> = voters.difference(&replicas).copied().collect();
-        group.set_voters(replicas).await.map_err(NotDone::Stopped)?;
-        for node in gone {
-            if let Err(error) = self.ask(node, question(22, partition, |_| {}), ANSWER_MAX, |_| Ok(())).await
-            {
-                tracing::info!("node {node} was not told to let go of partition {partition}: {error}");
-            }
-        }
-        Ok(())
     }
 
     /// The replica of a partition, if it leads.
-    fn leading(&self, partition: u16) -> Result<Arc<Group>, NotDone> {
+    pub(crate) fn leading(&self, partition: u16) -> Result<Arc<Group>, NotDone> {
         let group = self.group(partition).ok_or(NotDone::NotLeader(None))?;
         match group.leader() {
             Some(leader) if leader == self.id => Ok(group),
@@ -537,7 +401,7 @@ impl Node {
                 let command = asked[asked.len() - reader.len()..].to_vec();
                 command::decode(&command)?;
                 match self.group(partition) {
-                    Some(group) => group.propose(command).await.map(|_| Vec::new()),
+                    Some(group) => within(ANSWER_MAX, group.propose(command)).await.map(|_| Vec::new()),
                     None => Err(NotDone::NotLeader(None)),
                 }
             }
@@ -546,22 +410,18 @@ impl Node {
                 self.change_here(&change).await.map(encode_refused)
             }
             19 => {
-                let (node, member) = (reader.varint()?, read_member(&mut reader)?);
-                self.admit(node, member).await.map(encode_refused)
+                let partition = read_partition(&mut reader)?;
+                self.members(partition).await.map(|members| encode_nodes(&members))
             }
             20 => {
                 let partition = read_partition(&mut reader)?;
-                let count = reader.count()?;
-                let replicas = (0..count).map(|_| reader.varint()).collect::<Result<_, _>>()?;
-                self.reshape(partition, replicas).await.map(|()| Vec::new())
+                let replicas = read_nodes(&mut reader)?;
+                self.reshape(partition, replicas).map(|is_done| vec![u8::from(is_done)])
             }
             21 => {
                 self.hold(read_partition(&mut reader)?).await.map(|()| Vec::new()).map_err(NotDone::Stopped)
             }
             22 => {
-                self.let_go(read_partition(&mut reader)?).await.map(|()| Vec::new()).map_err(NotDone::Stopped)
-            }
-            23 => {
                 let (partition, node) = (read_partition(&mut reader)?, reader.varint()?);
                 match self.leading(partition) {
                     Ok(group) if node != self.id && group.voters().contains(&node) => {
@@ -590,7 +450,7 @@ impl Node {
         }
     }
 
-    async fn ask<T>(
+    pub(crate) async fn ask<T>(
         &self,
         node: NodeId,
         asked: Vec<u8>,
@@ -617,12 +477,17 @@ impl Node {
     }
 
     /// Asks whoever leads a partition something that may be asked again.
-    async fn ask_leader(&self, partition: u16, asked: Vec<u8>, within: Duration) -> Result<(), NotDone> {
+    pub(crate) async fn ask_leader<T>(
+        &self,
+        partition: u16,
+        asked: Vec<u8>,
+        read: impl Fn(&mut Reader<'_>) -> Result<T, Malformed>,
+    ) -> Result<T, NotDone> {
         let until = Instant::now() + self.patience;
         let mut hint = None;
         loop {
             for target in hint.take().map_or_else(|| self.candidates(partition), |hint| vec![hint]) {
-                match self.ask(target, asked.clone(), within, |_| Ok(())).await {
+                match self.ask(target, asked.clone(), ANSWER_MAX, &read).await {
                     Err(NotDone::NotLeader(Some(leader))) if leader != target => {
                         hint = Some(leader);
                         break;
@@ -720,10 +585,10 @@ impl Node {
             return Err(NotDone::NotLeader(None));
         };
         if !only_looks(&batch) {
-            return proposals.propose(batch).await;
+            return within(ANSWER_MAX, proposals.propose(batch)).await;
         }
         if !(is_planted(Plant::ReadsWithoutAsking) && group.leader() == Some(self.id)) {
-            group.confirm().await?;
+            within(ANSWER_MAX, group.confirm()).await?;
         }
         let now_ms = (self.clock)();
         let engine = Arc::clone(&self.engine);
@@ -755,19 +620,36 @@ fn open_engine(
     Ok((engine, journal))
 }
 
+/// A leader that has lost the others waits for them, and whoever asked it must not wait for ever.
+pub(crate) async fn within<T>(most: Duration, done: impl Future<Output = Result<T, NotDone>>) -> Result<T, NotDone> {
+    tokio::time::timeout(most, done).await.unwrap_or(Err(NotDone::Unknown))
+}
+
 fn addresses(meta: &MetaState) -> BTreeMap<NodeId, String> {
     meta.read(|meta| meta.nodes.iter().map(|(node, member)| (*node, member.address.clone())).collect())
 }
 
-fn question(kind: u8, partition: u16, put: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+pub(crate) fn question(kind: u8, partition: u16, put: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut out = vec![kind];
     put_varint(&mut out, u64::from(partition));
     put(&mut out);
     out
 }
 
-fn read_partition(reader: &mut Reader<'_>) -> Result<u16, Malformed> {
+pub(crate) fn read_partition(reader: &mut Reader<'_>) -> Result<u16, Malformed> {
     u16::try_from(reader.varint()?).map_err(|_| Malformed("partition number"))
+}
+
+/// A number of nodes, as they are asked for and told.
+pub(crate) fn encode_nodes(nodes: &BTreeSet<NodeId>) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_varint(&mut out, nodes.len() as u64);
+    nodes.iter().for_each(|node| put_varint(&mut out, *node));
+    out
+}
+
+pub(crate) fn read_nodes(reader: &mut Reader<'_>) -> Result<BTreeSet<NodeId>, Malformed> {
+    (0..reader.count()?).map(|_| reader.varint()).collect()
 }
 
 fn encode_refused(refused: Option<String>) -> Vec<u8> {

@@ -27,7 +27,7 @@ use openraft::raft::{
 };
 use openraft::storage::RaftStateMachine;
 use openraft::type_config::alias::SnapshotOf;
-use openraft::{Raft, SnapshotPolicy};
+use openraft::{ChangeMembers, Raft, SnapshotPolicy};
 use parking_lot::Mutex;
 use quipu_engine::Engine;
 use quipu_wire::entry::{Malformed, Reader, put_bytes, put_varint};
@@ -37,7 +37,7 @@ use super::journal::Journal;
 use super::machine::{Machine, Mark, SnapshotSource, nameless_file};
 use super::message;
 use super::meta_machine::{MetaMachine, MetaState};
-use super::types::{Answer, Command, NodeId, Types, Vote};
+use super::types::{Answer, Command, Membership, NodeId, Types, Vote};
 use crate::blocking::blocking;
 use crate::transport::{Transport, Unreached};
 
@@ -195,14 +195,60 @@ impl<M: State> Group<M> {
         waited.map(|_| ()).map_err(|error| error.to_string())
     }
 
-    /// Lets a node listen, and waits until it has nearly everything. Only a leader can.
-    pub async fn add_listener(&self, node: NodeId) -> Result<(), String> {
-        self.raft.add_learner(node, (), true).await.map(|_| ()).map_err(|error| error.to_string())
+    /// Who belongs to the group, with a say or without, as far as is known here.
+    pub fn members(&self) -> BTreeSet<NodeId> {
+        self.metrics(|metrics| metrics.membership_config.nodes().map(|(node, ())| *node).collect())
     }
 
-    /// Lets exactly these nodes have a say; others are let go of. Only a leader can.
+    /// Whether exactly these have a say, for certain and with no change under way.
+    pub fn is_of(&self, nodes: &BTreeSet<NodeId>) -> bool {
+        self.metrics(|metrics| {
+            let is_of = |membership: &Membership| {
+                matches!(&membership.get_joint_config()[..], [only] if only == nodes)
+            };
+            is_of(metrics.membership_config.membership())
+                && is_of(metrics.committed_membership_config.membership())
+        })
+    }
+
+    /// Lets a node listen. Only a leader can.
+    pub async fn add_listener(&self, node: NodeId) -> Result<(), String> {
+        if self.members().contains(&node) {
+            return Ok(());
+        }
+        self.raft.add_learner(node, (), false).await.map(|_| ()).map_err(|error| error.to_string())
+    }
+
+    /// How many entries another is behind; `None` while nobody knows. Only a leader does.
+    pub fn lag(&self, node: NodeId) -> Option<u64> {
+        self.metrics(|metrics| {
+            let has = metrics.replication.as_ref()?.get(&node)?.as_ref()?.index;
+            Some(metrics.last_log_index.unwrap_or(0).saturating_sub(has))
+        })
+    }
+
+    /// How long nothing has been heard of another; `None` if nothing ever was. Only a leader knows.
+    pub fn silence(&self, node: NodeId) -> Option<Duration> {
+        use openraft::Instant;
+        self.metrics(|metrics| metrics.heartbeat.as_ref()?.get(&node)?.as_ref().map(|heard| heard.elapsed()))
+    }
+
+    fn metrics<T>(&self, look: impl FnOnce(&openraft::RaftMetrics<Types>) -> T) -> T {
+        use openraft::async_runtime::WatchReceiver;
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        look(&metrics)
+    }
+
+    /// Lets exactly these nodes have a say; who had one and has none now is let go of. Only a leader can.
     pub async fn set_voters(&self, nodes: BTreeSet<NodeId>) -> Result<(), String> {
         self.raft.change_membership(nodes, false).await.map(|_| ()).map_err(|error| error.to_string())
+    }
+
+    /// Lets go of those who only listen. Only a leader can.
+    pub async fn drop_listeners(&self, nodes: BTreeSet<NodeId>) -> Result<(), String> {
+        let change = ChangeMembers::RemoveNodes(nodes);
+        self.raft.change_membership(change, false).await.map(|_| ()).map_err(|error| error.to_string())
     }
 
     /// Makes everything up to here part of a snapshot and nothing else: whoever joins later starts from that.
@@ -230,22 +276,18 @@ impl<M: State> Group<M> {
 
     /// Who leads, as far as is known here.
     pub fn leader(&self) -> Option<NodeId> {
-        use openraft::async_runtime::WatchReceiver;
-        self.raft.metrics().borrow_watched().current_leader
+        self.metrics(|metrics| metrics.current_leader)
     }
 
     /// How things stand.
     pub fn status(&self) -> Status {
-        use openraft::async_runtime::WatchReceiver;
-        let metrics = self.raft.metrics();
-        let metrics = metrics.borrow_watched();
-        Status {
+        self.metrics(|metrics| Status {
             leader: metrics.current_leader,
             term: metrics.current_term,
             last: metrics.last_log_index,
             applied: metrics.last_applied.map(|applied| applied.index),
             purged: metrics.purged.map(|purged| purged.index),
-        }
+        })
     }
 
     /// Has a command agreed on and carried out.

@@ -123,7 +123,10 @@ async fn live(seed: u64, planted: Planted, is_traced: bool) -> Result<Stats, Vio
     disturbed.map_err(progress)?;
     world.trace("faults are over");
     for client in clients {
-        let done = timeout(PATIENCE, client).await.map_err(|_| progress("a client is not answered"))?;
+        let done = timeout(PATIENCE, client).await.map_err(|_| {
+            world.trace_nodes();
+            progress("a client is not answered")
+        })?;
         done.map_err(|error| progress(error.to_string()))??;
     }
     world.finish(random).await
@@ -174,6 +177,17 @@ impl World {
     pub fn trace(&self, what: &str) {
         if self.is_traced {
             eprintln!("{:>12} {what}", self.now());
+        }
+    }
+
+    /// How things stand, for whoever wants to know why they do not go on.
+    fn trace_nodes(&self) {
+        for node in self.machines.running() {
+            self.trace(&format!("node {}: {:?}", node.id(), node.meta(|meta| (meta.epoch, meta.placement.clone()))));
+            for partition in 0..PARTITIONS {
+                let told = node.group(partition).map(|group| (group.status(), group.voters()));
+                self.trace(&format!("  partition {partition}: {told:?}"));
+            }
         }
     }
 
@@ -230,6 +244,7 @@ impl World {
         let until = Instant::now() + PATIENCE;
         while !self.is_whole() {
             if Instant::now() > until {
+                self.trace_nodes();
                 return Err(progress("the cluster does not come together again"));
             }
             sleep(Duration::from_millis(20)).await;
