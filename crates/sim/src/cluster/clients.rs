@@ -15,6 +15,16 @@ use crate::violation::{Invariant, Violation};
 /// Counters of every world.
 pub const KEYS: usize = 6;
 
+/// The counter of those who add without an id.
+pub const TALLY: &[u8] = b"tally";
+
+/// What is known of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    pub asked: i64,
+    pub answered: i64,
+}
+
 /// The name of a counter.
 pub fn key(number: usize) -> String {
     format!("counter:{number}")
@@ -79,6 +89,10 @@ pub async fn ask(world: &World, random: &mut SmallRng, asked: &Asked) -> Reply {
 pub async fn run(world: Arc<World>, number: usize, requests: usize, mut random: SmallRng) -> Result<(), Violation> {
     for request in 0..requests {
         sleep(Duration::from_millis(random.random_range(0..120))).await;
+        if random.random_ratio(1, 5) {
+            tally(&world, &mut random).await;
+            continue;
+        }
         // Most of them want the same few.
         let key = random.random_range(0..KEYS).min(random.random_range(0..KEYS));
         if random.random_ratio(2, 5) {
@@ -107,6 +121,15 @@ pub async fn run(world: Arc<World>, number: usize, requests: usize, mut random: 
     Ok(())
 }
 
+/// Adds one without an id, once: if there is no answer, nobody will ever know.
+async fn tally(world: &World, random: &mut SmallRng) {
+    let mut batch = Batch::default();
+    batch.push(TALLY, Action::Add(Add::plain(1)));
+    world.tally.lock().asked += 1;
+    let is_done = ask_once(world, random, batch).await.is_some();
+    world.tally.lock().answered += i64::from(is_done);
+}
+
 /// A repeated request must be answered as the first time.
 pub fn same(
     asked: &Asked,
@@ -118,6 +141,18 @@ pub fn same(
     }
     let what = format!("{asked:?} was answered {first:?} and then {again:?}");
     Err(Violation::new(Invariant::ExactlyOnce, what))
+}
+
+/// The value of the tally.
+pub async fn read_tally(world: &World, random: &mut SmallRng) -> i64 {
+    loop {
+        let mut batch = Batch::default();
+        batch.push(TALLY, Action::Read);
+        if let Some(reply) = ask_once(world, random, batch).await {
+            return reply.cell.value;
+        }
+        sleep(Duration::from_millis(random.random_range(1..200))).await;
+    }
 }
 
 /// Reads once and for all; a read that was not answered might as well not have been.

@@ -25,8 +25,6 @@ use crate::plant::Plant;
 pub const PARTITIONS: u16 = 2;
 /// How long an end may take before nobody waits for it any more.
 const END_MAX: Duration = Duration::from_secs(5);
-/// More than one node needs to remember, little enough that logs end.
-const LOG_TAIL_BYTES: u64 = 64 << 10;
 
 /// A machine and what runs on it.
 pub struct Slot {
@@ -36,6 +34,8 @@ pub struct Slot {
     skew_ms: Arc<AtomicI64>,
     /// How long its disk may take.
     sync_ms_max: Arc<AtomicU64>,
+    /// How much log there may be behind its checkpoints.
+    log_tail_bytes: u64,
 }
 
 /// All of them.
@@ -60,11 +60,13 @@ impl Machines {
 
     /// A new machine.
     pub fn add(&self, id: NodeId) {
+        let (seed, tail): (u64, bool) = self.random.lock().random();
         let slot = Slot {
-            machine: Machine::new(self.random.lock().random(), Plant::None),
+            machine: Machine::new(seed, Plant::None),
             node: None,
             skew_ms: Arc::default(),
             sync_ms_max: Arc::new(AtomicU64::new(4)),
+            log_tail_bytes: if tail { 4 << 10 } else { 64 << 10 },
         };
         self.slots.lock().insert(id, slot);
     }
@@ -111,7 +113,7 @@ impl Machines {
     /// Starts the node of a machine.
     pub async fn start(&self, id: NodeId) -> Result<Arc<Node>, String> {
         let wire = Arc::new(self.net.begin_life(id));
-        let (storage, clock, sync_ms_max) = {
+        let (storage, clock, sync_ms_max, log_tail_bytes) = {
             let slots = self.slots.lock();
             let slot = slots.get(&id).ok_or("no such machine")?;
             let (skew, began) = (Arc::clone(&slot.skew_ms), self.began);
@@ -119,7 +121,8 @@ impl Machines {
                 let now = START_MS + began.elapsed().as_millis() as u64;
                 now.saturating_add_signed(skew.load(Ordering::Relaxed))
             });
-            ((slot.machine.disk(), slot.machine.cold()), clock, Arc::clone(&slot.sync_ms_max))
+            let storage = (slot.machine.disk(), slot.machine.cold());
+            (storage, clock, Arc::clone(&slot.sync_ms_max), slot.log_tail_bytes)
         };
         // The same secret everywhere: request ids must be the same. Not so the number of the folder.
         let mut entropy = [7; 40];
@@ -131,7 +134,7 @@ impl Machines {
                 partitions: PARTITIONS,
                 memory_bytes: u64::from(PARTITIONS) * (16 << 20),
                 log: LogOptions { segment_bytes: 16 << 10, ..LogOptions::default() },
-                log_tail_bytes: LOG_TAIL_BYTES,
+                log_tail_bytes,
                 entropy: Some(entropy),
                 clock: Arc::clone(&clock),
                 ..Options::default()
