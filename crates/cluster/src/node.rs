@@ -37,7 +37,7 @@ use crate::placing::Placing;
 use crate::plant::{Plant, is_planted};
 use crate::proposals::Proposals;
 use crate::raft::meta_machine::kept_mark;
-use crate::raft::{Group, Journal, JournalReader, Mark, MetaMachine, MetaState, NodeId, NotDone, Pace};
+use crate::raft::{Group, Journal, JournalReader, Mark, MetaMachine, MetaState, NodeId, NotDone, Pace, Status};
 use crate::split::{Part, Split};
 use crate::transport::Transport;
 
@@ -172,6 +172,11 @@ impl Node {
 
     fn held(&self, partition: u16) -> Option<Held> {
         self.groups.read().get(usize::from(partition)).cloned().flatten()
+    }
+
+    /// How things stand with the group of all nodes.
+    pub fn nodes_status(&self) -> Status {
+        self.nodes.status()
     }
 
     /// Looks at what all nodes agree on, as far as it is known here.

@@ -66,8 +66,10 @@ impl Default for Pace {
 const ENTRIES_SENT_MAX: u64 = 1_024;
 /// A piece of a snapshot.
 const PIECE_BYTES: usize = 1 << 20;
-/// How long a replica may take to install a snapshot.
-const INSTALL_MS_MAX: u64 = 300_000;
+/// How long a replica may take to take a piece.
+const PIECE_MAX: Duration = Duration::from_secs(10);
+/// How long it may take to install a snapshot. One whose answer is lost is sent again after this.
+const INSTALL_MAX: Duration = Duration::from_secs(120);
 
 /// Why a group did not do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -190,7 +192,7 @@ impl<M: State> Group<M> {
         let waited = self
             .raft
             .wait(Some(within))
-            .metrics(|metrics| metrics.current_leader.is_some(), "a leader")
+            .metrics(|metrics| leader(metrics).is_some(), "a leader")
             .await;
         waited.map(|_| ()).map_err(|error| error.to_string())
     }
@@ -276,13 +278,13 @@ impl<M: State> Group<M> {
 
     /// Who leads, as far as is known here.
     pub fn leader(&self) -> Option<NodeId> {
-        self.metrics(|metrics| metrics.current_leader)
+        self.metrics(leader)
     }
 
     /// How things stand.
     pub fn status(&self) -> Status {
         self.metrics(|metrics| Status {
-            leader: metrics.current_leader,
+            leader: leader(metrics),
             term: metrics.current_term,
             last: metrics.last_log_index,
             applied: metrics.last_applied.map(|applied| applied.index),
@@ -408,6 +410,11 @@ impl<M: State> Group<M> {
     }
 }
 
+/// Who leads. Whoever led before it was started again has not forgotten that, but leads no longer.
+fn leader(metrics: &openraft::RaftMetrics<Types>) -> Option<NodeId> {
+    metrics.current_leader.filter(|leader| *leader != metrics.id || metrics.state.is_leader())
+}
+
 /// The answer of somebody who cannot answer.
 pub fn refusal(why: &str) -> Vec<u8> {
     let mut out = vec![1];
@@ -426,7 +433,7 @@ fn config(number: u16, pace: Pace) -> Result<openraft::Config, openraft::ConfigE
         heartbeat_interval: pace.heartbeat.as_millis() as u64,
         election_timeout_min: election,
         election_timeout_max: election * 2,
-        install_snapshot_timeout: INSTALL_MS_MAX,
+        install_snapshot_timeout: INSTALL_MAX.as_millis() as u64,
         max_payload_entries: ENTRIES_SENT_MAX,
         // Checkpoints are the engine's business.
         snapshot_policy: SnapshotPolicy::Never,
@@ -563,12 +570,12 @@ impl RaftNetworkV2<Types> for Link {
         vote: Vote,
         snapshot: SnapshotOf<Types, SnapshotSource>,
         cancel: impl Future<Output = ReplicationClosed> + Send + 'static,
-        option: RPCOption,
+        _option: RPCOption,
     ) -> Result<SnapshotResponse<Types>, StreamingError<Types>> {
         tokio::select! {
             biased;
             closed = cancel => Err(StreamingError::Closed(closed)),
-            sent = self.send(vote, snapshot, option.soft_ttl()) => sent,
+            sent = self.send(vote, snapshot) => sent,
         }
     }
 }
@@ -579,7 +586,6 @@ impl Link {
         &self,
         vote: Vote,
         snapshot: SnapshotOf<Types, SnapshotSource>,
-        within: Duration,
     ) -> Result<SnapshotResponse<Types>, StreamingError<Types>> {
         let local = |error: io::Error| StreamingError::Unreachable(Unreachable::new(&error));
         let scratch = self.engine.scratch_folder();
@@ -597,7 +603,7 @@ impl Link {
             put_varint(&mut question, id);
             put_varint(&mut question, offset);
             put_bytes(&mut question, &piece[..count]);
-            self.ask(question, within, |_| Ok(())).await.map_err(streaming)?;
+            self.ask(question, PIECE_MAX, |_| Ok(())).await.map_err(streaming)?;
             offset += count as u64;
         }
         let mut question = self.question(6);
@@ -605,7 +611,7 @@ impl Link {
         put_varint(&mut question, offset);
         put_vote(&mut question, &vote);
         put_bytes(&mut question, &mark);
-        let vote = self.ask(question, within, read_vote).await.map_err(streaming)?;
+        let vote = self.ask(question, INSTALL_MAX, read_vote).await.map_err(streaming)?;
         Ok(SnapshotResponse { vote })
     }
 }

@@ -21,7 +21,7 @@ use super::network::{Net, Weather};
 use crate::violation::{Invariant, Violation};
 
 /// How long things may take that need no luck.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Which bug is planted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -185,7 +185,8 @@ impl World {
     /// How things stand, for whoever wants to know why they do not go on.
     fn trace_nodes(&self) {
         for node in self.machines.running() {
-            self.trace(&format!("node {}: {:?}", node.id(), node.meta(|meta| (meta.epoch, meta.placement.clone()))));
+            let (epoch, placement) = node.meta(|meta| (meta.epoch, meta.placement.clone()));
+            self.trace(&format!("node {}: {epoch} {placement:?} {:?}", node.id(), node.nodes_status()));
             for partition in 0..PARTITIONS {
                 let told = node.group(partition).map(|group| (group.status(), group.voters()));
                 self.trace(&format!("  partition {partition}: {told:?}"));
