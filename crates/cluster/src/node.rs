@@ -8,7 +8,7 @@
 //! 18 change                     have this agreed on by all nodes              -> 0 | 1 why refused
 //! 19 partition:v                who belongs to it, if you lead it             -> nodes:v node:v*
 //! 20 partition:v nodes:v node:v*    see that these hold it, if you lead it    -> 0 not yet | 1 they do
-//! 21 partition:v                hold it: its leader will tell you more        ->
+//! 21 partition:v index:v        hold it: its leader will tell you more; take part once you have what is before this entry ->
 //! 22 partition:v node:v         let that node lead, if you do                 ->
 //! answer := 0 (what stands above) | 1 (0 | 1 leader:v) | 2 no quorum | 3 unknown | 4 length:v why it has stopped
 //! ```
@@ -190,7 +190,7 @@ impl Node {
             return Err("this data folder belongs to a cluster already".into());
         }
         for partition in 0..self.partitions {
-            self.hold(partition).await?;
+            self.hold(partition, 0).await?;
             let Some(group) = self.group(partition) else { continue };
             if !group.is_founded().await? {
                 group.found(&[self.id]).await?;
@@ -280,17 +280,21 @@ impl Node {
         }
     }
 
-    /// Holds a partition, if it does not yet.
-    async fn hold(&self, partition: u16) -> Result<(), String> {
+    /// Holds a partition, if it does not yet. It takes part once it has everything before this entry.
+    async fn hold(&self, partition: u16, complete_at: u64) -> Result<(), String> {
         let _one = self.holding.lock().await;
         if partition >= self.partitions {
             return Err(format!("there is no partition {partition}"));
         }
         if !self.engine.holds(partition) {
-            let engine = Arc::clone(&self.engine);
-            let hold = move || engine.begin_to_hold(partition, &Mark::default().encode());
-            let held = blocking(hold).await.map_err(|error| error.to_string())?;
-            held.map_err(|error| error.to_string())?;
+            let (engine, journal) = (Arc::clone(&self.engine), Arc::clone(&self.journal));
+            let hold = move || {
+                journal.begin_anew(usize::from(partition), complete_at).map_err(|error| error.to_string())?;
+                engine
+                    .begin_to_hold(partition, &Mark::default().encode())
+                    .map_err(|error| error.to_string())
+            };
+            blocking(hold).await.map_err(|error| error.to_string())??;
         }
         if self.group(partition).is_none() {
             self.start(partition).await?;
@@ -327,8 +331,9 @@ impl Node {
     async fn tend(&self) {
         self.transport.learn(&addresses(&self.meta));
         for partition in 0..self.partitions {
-            let leads = |group: &Arc<Group>| group.leader() == Some(self.id);
-            if let Some(group) = self.group(partition).filter(leads) {
+            let Some(group) = self.group(partition) else { continue };
+            group.stand();
+            if group.leader() == Some(self.id) {
                 self.remove_expired(partition, &group).await;
                 self.bring_policies(partition, &group).await;
             }
@@ -424,7 +429,8 @@ impl Node {
                 self.reshape(partition, replicas).map(|is_done| vec![u8::from(is_done)])
             }
             21 => {
-                self.hold(read_partition(&mut reader)?).await.map(|()| Vec::new()).map_err(NotDone::Stopped)
+                let (partition, complete_at) = (read_partition(&mut reader)?, reader.varint()?);
+                self.hold(partition, complete_at).await.map(|()| Vec::new()).map_err(NotDone::Stopped)
             }
             22 => {
                 let (partition, node) = (read_partition(&mut reader)?, reader.varint()?);

@@ -75,12 +75,3 @@ fn a_vote_forgotten_by_a_crash_is_noticed() {
 fn request_ids_missing_from_a_snapshot_are_noticed() {
     finds(Planted::SnapshotsWithoutIds);
 }
-
-#[test]
-fn zz() {
-    for p in [Planted::InNodes(Plant::AcknowledgesBeforeSync), Planted::InNodes(Plant::ReadsWithoutAsking), Planted::InNodes(Plant::AppliesTwice), Planted::InNodes(Plant::ForgetsVotes), Planted::SnapshotsWithoutIds] {
-        for seed in 0..150 {
-            if let Err(v) = run(seed, p, false) { eprintln!("{p:?} {seed} {}", &v.to_string()[..v.to_string().len().min(90)]); }
-        }
-    }
-}

@@ -33,7 +33,7 @@ use quipu_engine::Engine;
 use quipu_wire::entry::{Malformed, Reader, put_bytes, put_varint};
 
 use super::codec::{put_vote, read_vote};
-use super::journal::Journal;
+use super::journal::{GroupLog, Journal};
 use super::machine::{Machine, Mark, SnapshotSource, nameless_file};
 use super::message;
 use super::meta_machine::{MetaMachine, MetaState};
@@ -110,6 +110,7 @@ pub struct Status {
 pub struct Group<M: State = Machine> {
     raft: Raft<Types, M>,
     engine: Arc<Engine>,
+    log: GroupLog,
     has_news: Arc<AtomicBool>,
     /// Snapshots that others are sending, by sender.
     arriving: Mutex<BTreeMap<NodeId, Arriving>>,
@@ -170,11 +171,12 @@ impl<M: State> Group<M> {
         (machine, has_news): (M, Arc<AtomicBool>),
     ) -> Result<Group<M>, String> {
         let links = Links { group: number, engine: Arc::clone(&engine), transport };
-        let config = config(number, pace).map_err(|error| error.to_string())?;
         let log = journal.group(usize::from(number));
-        let raft = Raft::new(node, Arc::new(config), links, log, machine).await;
+        let config = openraft::Config { enable_elect: log.is_complete(), ..config(number, pace) };
+        let config = config.validate().map_err(|error| error.to_string())?;
+        let raft = Raft::new(node, Arc::new(config), links, log.clone(), machine).await;
         let raft = raft.map_err(|error| format!("group {number}: {error}"))?;
-        Ok(Group { raft, engine, has_news, arriving: Mutex::default() })
+        Ok(Group { raft, engine, log, has_news, arriving: Mutex::default() })
     }
 
     /// Whether it belongs to a group at all.
@@ -326,6 +328,11 @@ impl<M: State> Group<M> {
         let _ = self.raft.trigger().snapshot().await;
     }
 
+    /// Lets it stand for the lead, if it has all it must have for that.
+    pub fn stand(&self) {
+        self.raft.runtime_config().elect(self.log.is_complete());
+    }
+
     /// Hands the lead to another replica, if this one has it.
     pub async fn hand_over(&self, to: NodeId) {
         let _ = self.raft.trigger().transfer_leader(to).await;
@@ -359,6 +366,7 @@ impl<M: State> Group<M> {
                 let response = self.raft.append_entries(request).await.map_err(|error| error.to_string())?;
                 message::put_appended(out, &response);
             }
+            2..=4 if !self.log.is_complete() => return Err("this replica is not complete yet".into()),
             2 | 3 => {
                 let request = message::read_ask(reader).map_err(malformed)?;
                 let response = match kind {
@@ -426,7 +434,7 @@ fn stopped(fatal: &Fatal<Types>) -> NotDone {
     NotDone::Stopped(fatal.to_string())
 }
 
-fn config(number: u16, pace: Pace) -> Result<openraft::Config, openraft::ConfigError> {
+fn config(number: u16, pace: Pace) -> openraft::Config {
     let election = pace.election.as_millis() as u64;
     openraft::Config {
         cluster_name: format!("partition {number}"),
@@ -446,7 +454,6 @@ fn config(number: u16, pace: Pace) -> Result<openraft::Config, openraft::ConfigE
         enable_leader_restore: Some(false),
         ..openraft::Config::default()
     }
-    .validate()
 }
 
 /// The way to the other replicas.

@@ -6,7 +6,8 @@
 //!         | 0x03 group:v index:v              nothing stands at this index and behind any more
 //!         | 0x04 group:v log_id               nothing stands up to here any more: a checkpoint has it
 //!         | 0x06 group:v                      nothing of it is here any more but its vote
-//!         | 0x05 (group:v maybe vote, maybe log_id)*      votes and purges of all groups again
+//!         | 0x07 group:v index:v              it begins anew, and takes part once it has this entry
+//!         | 0x05 (group:v maybe vote, maybe log_id, index:v)*     votes, purges and 0x07 of all groups again
 //! ```
 //! The order of records is the order of events, so a torn tail takes away the last of them and never one in the middle. A
 //! record of kind 5 comes before the node forgets where older ones are: see [`Journal::restate`].
@@ -44,6 +45,9 @@ const READ_BYTES: usize = 1 << 20;
 struct Group {
     vote: Option<Vote>,
     purged: Option<LogId>,
+    /// A replica that was here before has said things that this one knows nothing of. Until it has every entry before this
+    /// one it must not vote or lead, or what was agreed on with its help could be undone with its help.
+    complete_at: u64,
     /// Consecutive, behind `purged`.
     entries: VecDeque<Held>,
 }
@@ -83,7 +87,7 @@ impl Group {
     }
 
     fn forget(&mut self) {
-        *self = Group { vote: self.vote, ..Group::default() };
+        *self = Group { vote: self.vote, complete_at: u64::MAX, ..Group::default() };
     }
 
     fn range(&self, range: &impl RangeBounds<u64>) -> impl Iterator<Item = &Held> {
@@ -130,6 +134,7 @@ impl JournalReader {
                 if let Some(purged) = read_maybe(&mut reader, read_log_id)? {
                     group.purge(purged);
                 }
+                group.complete_at = reader.varint()?;
             }
             return Ok(());
         }
@@ -146,6 +151,7 @@ impl JournalReader {
             0x03 => group.truncate(reader.varint()?),
             0x04 => group.purge(read_log_id(&mut reader)?),
             0x06 => group.forget(),
+            0x07 => group.complete_at = reader.varint()?,
             _ => return Err(Malformed("unknown record; written by a newer version?")),
         }
         if reader.is_empty() { Ok(()) } else { Err(Malformed("more than a record")) }
@@ -224,6 +230,18 @@ impl Journal {
         self.log.commit(end)
     }
 
+    /// A group begins anew here, and takes part once it has everything before this entry.
+    pub fn begin_anew(&self, number: usize, complete_at: u64) -> Result<(), LogError> {
+        let mut record = vec![0x07];
+        put_varint(&mut record, number as u64);
+        put_varint(&mut record, complete_at);
+        let mut group = self.groups[number].lock();
+        let end = self.append(&record)?;
+        group.complete_at = complete_at;
+        drop(group);
+        self.log.commit(end)
+    }
+
     /// Says votes and purges of all groups again, durably: whoever reads from any place that [`Journal::needed_behind`] gave
     /// before learns all there is to know.
     pub fn restate(&self) -> Result<(), LogError> {
@@ -234,6 +252,7 @@ impl Journal {
             put_varint(&mut record, number as u64);
             put_maybe(&mut record, group.vote.as_ref(), put_vote);
             put_maybe(&mut record, group.purged.as_ref(), put_log_id);
+            put_varint(&mut record, group.complete_at);
         }
         let end = self.append(&record)?;
         drop(groups);
@@ -259,6 +278,12 @@ pub struct GroupLog {
 }
 
 impl GroupLog {
+    /// Whether it has all it must have to vote and lead.
+    pub fn is_complete(&self) -> bool {
+        let group = self.group.lock();
+        group.first_index() + group.entries.len() as u64 >= group.complete_at
+    }
+
     fn record(&self, kind: u8) -> Vec<u8> {
         let mut record = vec![kind];
         put_varint(&mut record, self.number as u64);
