@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`certificates`] | certificates for nodes |
 //! | [`command`] | what a group of a partition is asked to do |
+//! | [`digest`] | what a node's data folder holds, as numbers that replicas share |
 //! | [`meta`] | what all nodes agree on: who they are, who holds what |
 //! | [`node`] | one of the machines: its groups, and the way of a batch through them |
 //! | [`peers`] | nodes that reach each other by TCP and TLS |
@@ -14,6 +15,7 @@
 
 pub mod certificates;
 pub mod command;
+pub mod digest;
 pub mod meta;
 pub mod node;
 pub mod peers;

@@ -723,7 +723,10 @@ impl Node {
     }
 }
 
-fn open_engine(path: PathBuf, options: &Options) -> Result<(Arc<Engine>, Arc<Journal>), OpenError> {
+pub(crate) fn open_engine(
+    path: PathBuf,
+    options: &Options,
+) -> Result<(Arc<Engine>, Arc<Journal>), OpenError> {
     let partitions = usize::from(options.partitions);
     let mut reader = JournalReader::new(partitions + 1);
     let mut record = |start: u64, payload: &[u8]| reader.record(start, payload);

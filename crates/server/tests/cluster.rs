@@ -144,6 +144,11 @@ fn three_servers_count_as_one_while_one_after_the_other_is_killed() {
         let (status, log) = server.terminate();
         assert!(status.success(), "{log:?}");
     }
+    // Stopped while nobody counted, all hold the same.
+    let digest = |data: &PathBuf| quipu(&["cluster", "digest", "--data", data.to_str().unwrap()]);
+    let digests: Vec<String> = data.iter().map(digest).collect();
+    assert_eq!(digests[0].lines().count(), 16);
+    assert!(digests.iter().all(|digest| *digest == digests[0]), "{digests:#?}");
     // Started once more, all of it is there.
     let servers: Vec<Server> = data.iter().map(|data| Server::start(data)).collect();
     assert_eq!(value(&servers[1], "counter:7"), rounds);
