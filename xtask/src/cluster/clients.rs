@@ -17,6 +17,8 @@ use super::history::{Operation, Outcome};
 const HOT: u32 = 8;
 const STOCKS: u32 = 4;
 const COLD: u32 = 500;
+const FIRST_COLD: u32 = HOT + STOCKS;
+const ALL: u32 = FIRST_COLD + COLD;
 /// Requests and pauses between them: enough to meet every fault, few enough to remember for half an hour.
 const PAUSE_MS_MAX: u64 = 8;
 /// How long a node may take to answer before another is asked.
@@ -137,7 +139,7 @@ impl Shared {
 pub fn key_name(key: u32) -> String {
     match key {
         0..HOT => format!("hot:{key}"),
-        HOT.. if key < HOT + STOCKS => format!("stock:{key}"),
+        HOT..FIRST_COLD => format!("stock:{key}"),
         _ => format!("cold:{key}"),
     }
 }
@@ -184,7 +186,7 @@ impl Client {
             self.shared.answers.fetch_add(1, Ordering::Relaxed);
             thread::sleep(Duration::from_millis(self.random.random_range(0..=PAUSE_MS_MAX)));
         }
-        let _ = (0..HOT + STOCKS + COLD).try_for_each(|key| self.look(key));
+        let _ = (0..ALL).try_for_each(|key| self.look(key));
         self.operations
     }
 
@@ -201,22 +203,24 @@ impl Client {
             20..27 if !self.remembered.is_empty() => self.repeat(),
             20..50 => {
                 let delta = [-3, -2, -1, 1, 2][self.random.random_range(0..5)];
-                let key = self.random.random_range(HOT..HOT + STOCKS);
+                let key = self.random.random_range(HOT..FIRST_COLD);
                 self.add(key, delta, Some(0))
             }
             _ => {
                 let delta = [-3, -2, -1, 1, 2, 3, 4, 5][self.random.random_range(0..8)];
-                let key = self.any_key();
-                // A stock is never changed without its bound.
-                self.add(key, delta, (HOT..HOT + STOCKS).contains(&key).then_some(0))
+                match self.any_key() {
+                    // A stock is never changed without its bound.
+                    HOT..FIRST_COLD => self.add(0, delta, None),
+                    key => self.add(key, delta, None),
+                }
             }
         }
     }
 
     fn any_key(&mut self) -> u32 {
         match self.random.random_range(0..2) {
-            0 => self.random.random_range(0..HOT + STOCKS),
-            _ => self.random.random_range(HOT + STOCKS..HOT + STOCKS + COLD),
+            0 => self.random.random_range(0..FIRST_COLD),
+            _ => self.random.random_range(FIRST_COLD..ALL),
         }
     }
 
@@ -320,23 +324,20 @@ impl Client {
 
 /// What an answer to an addition says, and whether it says so again; nothing if it is no such answer.
 fn outcome(addition: &Addition, reply: &Reply) -> Option<(Outcome, bool)> {
+    let Reply::Array(fields) = reply else { return None };
+    let [Reply::Number(value), Reply::Number(applied), Reply::Number(version), Reply::Number(known)] =
+        fields[..]
+    else {
+        return None;
+    };
+    let version = u64::try_from(version).ok()?;
     let delta = addition.delta;
-    match (reply, addition.min) {
-        (Reply::Array(fields), _) => match fields[..] {
-            [Reply::Number(value), Reply::Number(applied), Reply::Number(version), Reply::Number(known)]
-                if applied == delta && version > 0 =>
-            {
-                Some((Outcome::Added { delta, value, version: version as u64 }, known == 1))
-            }
-            _ => None,
-        },
-        (Reply::Error(line), Some(min)) if line.starts_with("LIMIT") => {
-            let value = line.rsplit_once("the value is ")?.1.parse().ok()?;
-            // A refusal does not say whether it was known before.
-            Some((Outcome::Refused { delta, min, value }, true))
-        }
-        _ => None,
-    }
+    let outcome = match addition.min {
+        _ if applied == delta => Outcome::Added { delta, value, version },
+        Some(min) if applied == 0 => Outcome::Refused { delta, min, value, version },
+        _ => return None,
+    };
+    Some((outcome, known == 1))
 }
 
 /// What a server answers.
@@ -450,19 +451,19 @@ mod tests {
         let added = Outcome::Added { delta: -2, value: 5, version: 9 };
         assert_eq!(outcome(&addition, &numbers(&[5, -2, 9, 0])), Some((added, false)));
         assert_eq!(outcome(&addition, &numbers(&[5, -2, 9, 1])), Some((added, true)));
-        let refusal = Reply::Error("LIMIT the result would be below the floor; the value is 1".into());
-        let refused = Outcome::Refused { delta: -2, min: 0, value: 1 };
-        assert_eq!(outcome(&addition, &refusal), Some((refused, true)));
+        let refused = Outcome::Refused { delta: -2, min: 0, value: 1, version: 9 };
+        assert_eq!(outcome(&addition, &numbers(&[1, 0, 9, 0])), Some((refused, false)));
         for wrong in [numbers(&[5, -1, 9, 0]), numbers(&[5, -2, 9]), Reply::Error("ERR".into())] {
             assert_eq!(outcome(&addition, &wrong), None, "{wrong:?}");
         }
-        assert_eq!(outcome(&Addition { min: None, ..addition }, &refusal), None);
+        let unbound = Addition { min: None, ..addition };
+        assert_eq!(outcome(&unbound, &numbers(&[1, 0, 9, 0])), None);
     }
 
     #[test]
     fn every_kind_of_counter_has_names_of_its_own() {
-        let names: std::collections::BTreeSet<String> = (0..HOT + STOCKS + COLD).map(key_name).collect();
-        assert_eq!(names.len() as u32, HOT + STOCKS + COLD);
-        assert_eq!([key_name(0), key_name(HOT), key_name(HOT + STOCKS)], ["hot:0", "stock:8", "cold:12"]);
+        let names: std::collections::BTreeSet<String> = (0..ALL).map(key_name).collect();
+        assert_eq!(names.len() as u32, ALL);
+        assert_eq!([key_name(0), key_name(HOT), key_name(FIRST_COLD)], ["hot:0", "stock:8", "cold:12"]);
     }
 }

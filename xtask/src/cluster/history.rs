@@ -16,10 +16,21 @@ use std::fmt;
 pub enum Outcome {
     /// An addition that was carried out: what it added, the value then and the version.
     Added { delta: i64, value: i64, version: u64 },
-    /// An addition that would have gone below this bound, and the value that it met.
-    Refused { delta: i64, min: i64, value: i64 },
+    /// An addition that would have gone below this bound, and what it met.
+    Refused { delta: i64, min: i64, value: i64, version: u64 },
     /// A look.
     Read { value: i64, version: u64 },
+}
+
+impl Outcome {
+    /// The version that was made, or met.
+    fn version(self) -> u64 {
+        match self {
+            Outcome::Added { version, .. }
+            | Outcome::Refused { version, .. }
+            | Outcome::Read { version, .. } => version,
+        }
+    }
 }
 
 /// One operation on one counter.
@@ -74,7 +85,7 @@ pub fn check(operations: &[Operation]) -> Result<BTreeMap<u32, i64>, Vec<Violati
 fn check_counter(operations: &[Operation]) -> Result<i64, Violation> {
     let values = chain(operations)?;
     check_reads(operations, &values)?;
-    check_time(operations, &values)?;
+    check_time(operations)?;
     Ok(values.last().copied().unwrap_or(0))
 }
 
@@ -111,82 +122,48 @@ fn chain(operations: &[Operation]) -> Result<Vec<i64>, Violation> {
     Ok(values)
 }
 
-/// What was read must have been there at some time.
+/// What was read must have been there at some time, and what was refused must have had its reason then.
 fn check_reads(operations: &[Operation], values: &[i64]) -> Result<(), Violation> {
     for operation in operations {
-        if let Outcome::Read { value, version } = operation.outcome
-            && values.get(version as usize) != Some(&value)
-        {
-            return Err(wrong(operation, format!("nobody ever wrote that: {operation:?}")));
+        match operation.outcome {
+            Outcome::Read { value, version } | Outcome::Refused { value, version, .. }
+                if values.get(version as usize) != Some(&value) =>
+            {
+                return Err(wrong(operation, format!("nobody ever wrote that: {operation:?}")));
+            }
+            Outcome::Refused { delta, min, value, .. } if value + delta >= min => {
+                return Err(wrong(operation, format!("refused without a reason: {operation:?}")));
+            }
+            _ => {}
         }
     }
     Ok(())
 }
 
 /// What was answered before something else was asked happened before it.
-fn check_time(operations: &[Operation], values: &[i64]) -> Result<(), Violation> {
-    let mut by_answer: Vec<usize> = (0..operations.len()).collect();
-    by_answer.sort_by_key(|index| operations[*index].answered_us);
-    let latest = latest_allowed(operations, values.len() as u64 - 1);
-    let mut by_question: Vec<usize> = (0..operations.len()).collect();
-    by_question.sort_by_key(|index| operations[*index].asked_us);
-
-    // The version behind which each operation happened; of a refusal, the first that explains it.
-    let mut happened: Vec<Option<u64>> = vec![None; operations.len()];
+fn check_time(operations: &[Operation]) -> Result<(), Violation> {
+    let mut by_answer: Vec<&Operation> = operations.iter().collect();
+    by_answer.sort_by_key(|operation| operation.answered_us);
+    let mut by_question: Vec<&Operation> = operations.iter().collect();
+    by_question.sort_by_key(|operation| operation.asked_us);
     let mut answered = by_answer.into_iter().peekable();
     // The newest version that somebody has seen whose answer came before the question at hand.
     let mut seen = 0;
-    for index in by_question {
-        let operation = &operations[index];
-        while let Some(done) = answered.next_if(|done| operations[*done].answered_us < operation.asked_us) {
-            seen = seen.max(happened[done].unwrap_or(0));
+    for operation in by_question {
+        while let Some(done) = answered.next_if(|done| done.answered_us < operation.asked_us) {
+            seen = seen.max(done.outcome.version());
         }
-        let version = match operation.outcome {
-            Outcome::Added { version, .. } if version <= seen => {
-                let what = format!("version {seen} had been seen before it was asked: {operation:?}");
-                return Err(wrong(operation, what));
-            }
-            Outcome::Read { version, .. } if version < seen => {
-                return Err(wrong(operation, format!("a stale read, {seen} had been seen: {operation:?}")));
-            }
-            Outcome::Added { version, .. } | Outcome::Read { version, .. } => version,
-            Outcome::Refused { delta, min, value } => {
-                let explains = |version: &u64| values[*version as usize] == value && value + delta < min;
-                let found = (seen..=latest[index]).find(explains);
-                found.ok_or_else(|| {
-                    let what =
-                        format!("refused without a reason between versions {seen} and {}", latest[index]);
-                    wrong(operation, format!("{what}: {operation:?}"))
-                })?
-            }
+        let version = operation.outcome.version();
+        let (is_change, what) = match operation.outcome {
+            Outcome::Added { .. } => (true, "had been seen before it was asked"),
+            Outcome::Read { .. } => (false, "had been seen before this stale read"),
+            Outcome::Refused { .. } => (false, "had been seen before this stale refusal"),
         };
-        happened[index] = Some(version);
+        if version < seen || (is_change && version == seen) {
+            return Err(wrong(operation, format!("version {seen} {what}: {operation:?}")));
+        }
     }
     Ok(())
-}
-
-/// The last version behind which each operation can have happened: changes that were asked for after its answer come later.
-fn latest_allowed(operations: &[Operation], last: u64) -> Vec<u64> {
-    let mut by_answer: Vec<usize> = (0..operations.len()).collect();
-    by_answer.sort_by_key(|index| std::cmp::Reverse(operations[*index].answered_us));
-    let mut later: Vec<(u64, u64)> = operations
-        .iter()
-        .filter_map(|operation| match operation.outcome {
-            Outcome::Added { version, .. } => Some((operation.asked_us, version - 1)),
-            Outcome::Read { version, .. } => Some((operation.asked_us, version)),
-            Outcome::Refused { .. } => None,
-        })
-        .collect();
-    later.sort_unstable();
-    let mut latest = vec![last; operations.len()];
-    let mut bound = last;
-    for index in by_answer {
-        while let Some((_, version)) = later.pop_if(|(asked, _)| *asked > operations[index].answered_us) {
-            bound = bound.min(version);
-        }
-        latest[index] = bound;
-    }
-    latest
 }
 
 #[cfg(test)]
@@ -205,8 +182,8 @@ mod tests {
         operation(asked_us, answered_us, Outcome::Read { value, version })
     }
 
-    fn refused(asked_us: u64, answered_us: u64, delta: i64, value: i64) -> Operation {
-        operation(asked_us, answered_us, Outcome::Refused { delta, min: 0, value })
+    fn refused(asked_us: u64, answered_us: u64, delta: i64, value: i64, version: u64) -> Operation {
+        operation(asked_us, answered_us, Outcome::Refused { delta, min: 0, value, version })
     }
 
     /// The last value, or the words of the violation.
@@ -254,9 +231,9 @@ mod tests {
 
     #[test]
     fn stale_reads_are_found() {
-        assert_wrong(&[added(0, 10, 1, 1, 1), read(20, 30, 0, 0)], "a stale read");
+        assert_wrong(&[added(0, 10, 1, 1, 1), read(20, 30, 0, 0)], "this stale read");
         let history = [added(0, 100, 1, 1, 1), read(10, 20, 1, 1), read(30, 40, 0, 0)];
-        assert_wrong(&history, "a stale read");
+        assert_wrong(&history, "this stale read");
         // The same reads at the same time are well.
         let history = [added(0, 100, 1, 1, 1), read(10, 35, 1, 1), read(30, 40, 0, 0)];
         assert_eq!(verdict(&history), Ok(1));
@@ -272,26 +249,14 @@ mod tests {
     fn a_refusal_needs_a_reason_within_its_time() {
         let stock = [added(0, 10, 2, 2, 1), added(20, 30, -2, 0, 2), added(40, 50, 1, 1, 3)];
         let with = |refusal: Operation| verdict(&[&stock[..], &[refusal]].concat());
-        assert_eq!(with(refused(31, 39, -1, 0)), Ok(1));
-        assert_eq!(with(refused(5, 45, -1, 0)), Ok(1));
-        for early_or_late in [refused(11, 19, -1, 0), refused(51, 60, -1, 0)] {
-            assert!(with(early_or_late).unwrap_err().contains("without a reason"));
-        }
-        // It says that it met a value which would have allowed it, or one that was not there then.
-        assert!(with(refused(51, 60, -1, 1)).unwrap_err().contains("without a reason"));
-        assert!(with(refused(31, 39, -3, 2)).unwrap_err().contains("without a reason"));
-    }
-
-    #[test]
-    fn refusals_are_ordered_among_themselves() {
-        // 0, then 1, then 0 again: the first refusal can only be late, so the second cannot be early.
-        let history =
-            [added(0, 10, 1, 1, 1), added(20, 100, -1, 0, 2), refused(30, 40, -1, 0), refused(50, 60, -2, 1)];
-        assert_wrong(&history, "without a reason between versions 2");
-        // The other way round it is well.
-        let history =
-            [added(0, 10, 1, 1, 1), added(20, 100, -1, 0, 2), refused(30, 40, -2, 1), refused(50, 60, -1, 0)];
-        assert_eq!(verdict(&history), Ok(0));
+        assert_eq!(with(refused(31, 39, -1, 0, 2)), Ok(1));
+        assert_eq!(with(refused(5, 45, -1, 0, 2)), Ok(1));
+        assert_eq!(with(refused(5, 45, -3, 2, 1)), Ok(1));
+        assert!(with(refused(51, 60, -1, 0, 2)).unwrap_err().contains("stale refusal"));
+        // Too early: the change that it met was asked for after its answer.
+        assert!(with(refused(11, 19, -1, 0, 2)).unwrap_err().contains("had been seen before it was asked"));
+        assert!(with(refused(31, 60, -1, 1, 3)).unwrap_err().contains("without a reason"));
+        assert!(with(refused(31, 60, -3, 2, 3)).unwrap_err().contains("nobody ever wrote that"));
     }
 
     #[test]

@@ -190,7 +190,15 @@ impl Nodes {
         }
         let log = OpenOptions::new().create(true).append(true).open(&node.log)?;
         command
-            .args(["serve", "--http", "127.0.0.1:0", "--resp", &node.resp.to_string(), "--data"])
+            .args([
+                "serve",
+                "--insecure",
+                "--http",
+                "127.0.0.1:0",
+                "--resp",
+                &node.resp.to_string(),
+                "--data",
+            ])
             .arg(&node.data)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
