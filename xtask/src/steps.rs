@@ -19,7 +19,7 @@ pub fn test() -> Result<()> {
             failed.push(*name);
         }
     }
-    let more: [(&str, fn() -> Result<()>); 2] = [
+    let more: [Check; 2] = [
         ("HTTP API", || schemathesis::run(&schemathesis::Arguments::in_test())),
         ("cluster torture", || cluster::run(&cluster::Arguments::in_test())),
     ];
@@ -80,6 +80,9 @@ pub fn fuzz(minutes: u64, only: Option<&str>) -> Result<()> {
     }
     Ok(())
 }
+
+/// A step that is no call of cargo.
+type Check = (&'static str, fn() -> Result<()>);
 
 type Step = (&'static str, Vec<&'static str>);
 

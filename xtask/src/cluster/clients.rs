@@ -364,6 +364,44 @@ impl Reply {
     }
 }
 
+/// Counters with names so long that the log grows fast, and so few that nothing else does.
+const FLOOD_KEYS: usize = 2_000;
+const FLOOD_KEY_BYTES: usize = 500;
+const FLOOD_PIPELINE: usize = 200;
+
+/// Makes the log of a node grow, whatever it says, for as long as this lives: space that is reserved hides a full disk for a
+/// while.
+pub struct Flood {
+    is_over: Arc<AtomicBool>,
+}
+
+impl Flood {
+    /// On this node.
+    pub fn start(node: SocketAddr) -> Flood {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let flood = Flood { is_over: Arc::clone(&is_over) };
+        let key = |number: usize| format!("flood:{number:0>FLOOD_KEY_BYTES$}");
+        thread::spawn(move || {
+            for start in (0..FLOOD_KEYS).step_by(FLOOD_PIPELINE).cycle() {
+                if is_over.load(Ordering::Relaxed) {
+                    return;
+                }
+                let keys: Vec<String> = (start..start + FLOOD_PIPELINE).map(key).collect();
+                if Connection::open(node).and_then(|mut connection| connection.increment(&keys)).is_err() {
+                    thread::sleep(RETRY_PAUSE);
+                }
+            }
+        });
+        flood
+    }
+}
+
+impl Drop for Flood {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
 /// A connection that speaks just enough RESP.
 pub struct Connection {
     stream: TcpStream,
@@ -390,9 +428,8 @@ impl Connection {
 
     /// Adds one to each of these counters; whether all were answered.
     pub fn increment(&mut self, keys: &[String]) -> io::Result<bool> {
-        for key in keys {
-            self.send(&["INCR".into(), key.clone()])?;
-        }
+        let commands = keys.iter().map(|key| format!("*2\r\n$4\r\nINCR\r\n${}\r\n{key}\r\n", key.len()));
+        self.stream.write_all(commands.collect::<String>().as_bytes())?;
         let mut all = true;
         for _ in keys {
             all &= matches!(self.receive()?, Reply::Number(_));

@@ -12,7 +12,7 @@
 mod clients;
 mod faults;
 mod history;
-mod nodes;
+pub mod nodes;
 mod proxy;
 mod switch;
 mod ways;
@@ -29,7 +29,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rustix::process::Signal;
 
-use self::clients::{Clients, Connection, Recorded, key_name};
+use self::clients::{Clients, Connection, Flood, Recorded, key_name};
 use self::faults::{Fault, Planned};
 use self::history::{Operation, Outcome, Violation};
 use self::nodes::{Form, Nodes, PARTITIONS};
@@ -189,6 +189,7 @@ impl Torture<'_> {
         let form = match self.form {
             Form::Namespaces => "network namespaces and a switch",
             Form::Proxy => "proxies",
+            Form::Direct => "nothing between them",
         };
         println!(
             "{count} nodes, {CLIENTS} clients, {} s of faults; network: {form}; --seed {}",
@@ -303,6 +304,7 @@ fn carry_out(plan: &[Planned], nodes: &mut Nodes, clients: &Clients, findings: &
     let began = Instant::now();
     // Nodes whose disk is full, or was until then.
     let mut full: HashMap<usize, Option<Instant>> = HashMap::new();
+    let mut floods: HashMap<usize, Flood> = HashMap::new();
     for (at, begins, number) in events {
         while began.elapsed() < at {
             thread::sleep(LOOK_PAUSE.min(at.saturating_sub(began.elapsed())));
@@ -332,6 +334,10 @@ fn carry_out(plan: &[Planned], nodes: &mut Nodes, clients: &Clients, findings: &
         }
         if let Fault::FillDisk(node) = fault {
             full.insert(node, (!begins).then(Instant::now));
+            match begins {
+                true => drop(floods.insert(node, Flood::start(nodes.addresses()[node]))),
+                false => drop(floods.remove(&node)),
+            }
         }
     }
     Ok(())

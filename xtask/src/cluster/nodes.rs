@@ -36,6 +36,8 @@ pub enum Form {
     Namespaces,
     /// All on this machine's loopback, through proxies.
     Proxy,
+    /// All on loopback and nothing between them, for measurements: nothing can be done to the network or to a disk.
+    Direct,
 }
 
 /// All nodes.
@@ -112,7 +114,7 @@ impl Nodes {
         let home = self.folder.join(format!("node-{}", node + 1));
         std::fs::create_dir_all(&home)?;
         // Most nodes keep a real disk: syncing it is part of what may go wrong.
-        let small_disk = if node < 2 { mount(&home) } else { None };
+        let small_disk = if node < 2 && self.form != Form::Direct { mount(&home) } else { None };
         let (peer, address, resp) = match self.form {
             Form::Namespaces => {
                 let at = |port: u16| SocketAddr::from((switch::address(node), port));
@@ -121,6 +123,10 @@ impl Nodes {
             Form::Proxy => {
                 let [peer, resp] = two_free_addresses()?;
                 (peer, proxy::start(node, peer, &self.processes, &self.ways)?, resp)
+            }
+            Form::Direct => {
+                let [peer, resp] = two_free_addresses()?;
+                (peer, peer, resp)
             }
         };
         let data = home.join("data");
@@ -159,6 +165,11 @@ impl Nodes {
         self.nodes.iter().map(|node| node.resp).collect()
     }
 
+    /// The processes of those that run.
+    pub fn processes(&self) -> Vec<u32> {
+        self.nodes.iter().filter_map(|node| Some(node.running.as_ref()?.child.id())).collect()
+    }
+
     /// What they said.
     pub fn logs(&self) -> Vec<PathBuf> {
         self.nodes.iter().map(|node| node.log.clone()).collect()
@@ -182,7 +193,7 @@ impl Nodes {
                 command.arg(&self.binary);
                 command
             }
-            Form::Proxy => Command::new(&self.binary),
+            Form::Proxy | Form::Direct => Command::new(&self.binary),
         };
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("QUIPU_"))
         {
