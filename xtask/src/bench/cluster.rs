@@ -300,7 +300,8 @@ impl Findings for Cluster {
             "All connections go to one node: of quipu any, which passes on what others lead; of etcd the leader.".into(),
             format!(
                 "An increment on etcd is a transaction that compares the revision and puts, over kept-alive connections to its \
-                 JSON gateway, each with counters of its own ({} conflicts). Its gRPC interface would spare it the JSON.",
+                 JSON gateway. Each connection has counters of its own; {} transactions, the first on a counter of an earlier \
+                 round, had to be repeated. Its gRPC interface would spare it the JSON.",
                 self.etcd_conflicts
             ),
         ]
