@@ -365,12 +365,12 @@ impl Reply {
 }
 
 /// Counters with names so long that the log grows fast, and so few that nothing else does.
-const FLOOD_KEYS: usize = 2_000;
+const FLOOD_KEYS: usize = 640;
 const FLOOD_KEY_BYTES: usize = 500;
-const FLOOD_PIPELINE: usize = 200;
+const FLOOD_THREADS: usize = 6;
 
-/// Makes the log of a node grow, whatever it says, for as long as this lives: space that is reserved hides a full disk for a
-/// while.
+/// Makes the log of a node grow, whatever it says, for as long as this lives: the log has reserved some space, and as long as
+/// that lasts nobody notices that the disk is full.
 pub struct Flood {
     is_over: Arc<AtomicBool>,
 }
@@ -379,20 +379,27 @@ impl Flood {
     /// On this node.
     pub fn start(node: SocketAddr) -> Flood {
         let is_over = Arc::new(AtomicBool::new(false));
-        let flood = Flood { is_over: Arc::clone(&is_over) };
         let key = |number: usize| format!("flood:{number:0>FLOOD_KEY_BYTES$}");
-        thread::spawn(move || {
-            for start in (0..FLOOD_KEYS).step_by(FLOOD_PIPELINE).cycle() {
-                if is_over.load(Ordering::Relaxed) {
-                    return;
+        let keys: Arc<Vec<String>> = Arc::new((0..FLOOD_KEYS).map(key).collect());
+        for _ in 0..FLOOD_THREADS {
+            let (is_over, keys) = (Arc::clone(&is_over), Arc::clone(&keys));
+            thread::spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    // Until it breaks, or the node says nothing for too long.
+                    let flood = || -> io::Result<()> {
+                        let mut connection = Connection::open(node)?;
+                        while !is_over.load(Ordering::Relaxed) {
+                            connection.increment(&keys)?;
+                        }
+                        Ok(())
+                    };
+                    if flood().is_err() {
+                        thread::sleep(RETRY_PAUSE);
+                    }
                 }
-                let keys: Vec<String> = (start..start + FLOOD_PIPELINE).map(key).collect();
-                if Connection::open(node).and_then(|mut connection| connection.increment(&keys)).is_err() {
-                    thread::sleep(RETRY_PAUSE);
-                }
-            }
-        });
-        flood
+            });
+        }
+        Flood { is_over }
     }
 }
 

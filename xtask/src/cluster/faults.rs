@@ -127,6 +127,8 @@ fn lasts(random: &mut StdRng, fault: Fault) -> Duration {
     match fault {
         Fault::Kill(_) | Fault::KillAll => milliseconds(random, 50, 6_000),
         Fault::Pause(_) => milliseconds(random, 200, 8_000),
+        // Long enough to use up what the log has reserved.
+        Fault::FillDisk(_) => milliseconds(random, 5_000, 20_000),
         _ => milliseconds(random, 300, 10_000),
     }
 }

@@ -23,8 +23,8 @@ use crate::interrupt::{Pending, Undo};
 pub const PARTITIONS: usize = 16;
 /// How many nodes hold each partition.
 const REPLICAS: usize = 3;
-/// Room for the data of a node whose disk gets full. Two thirds of it are hardly ever needed.
-const SMALL_DISK: &str = "size=1g";
+/// Room for the data of a node whose disk gets full: more than its log and counters need.
+const SMALL_DISK: &str = "size=600m";
 /// How long a cluster may take to begin, or a server to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
