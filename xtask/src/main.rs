@@ -9,11 +9,13 @@
 //! | `cargo xtask schemathesis` | the HTTP API against its own description, for as long as one likes |
 //! | `cargo xtask fuzz` | the fuzz targets, some minutes each (needs cargo-fuzz) |
 //! | `cargo xtask torture overload` | three times what the server can serve, for a minute |
+//! | `cargo xtask torture cluster` | a cluster whose nodes die and lose each other: one order of events, nothing lost or doubled |
 //! | `cargo xtask torture power` | the file system taken away under load, as a power cut does (needs root) |
 
 #[cfg(test)]
 mod arrows;
 mod bench;
+mod cluster;
 mod interrupt;
 mod overload;
 mod packages;
@@ -79,6 +81,8 @@ enum Torture {
         #[command(flatten)]
         options: bench::Options,
     },
+    /// Kill, stop and cut off nodes of a cluster under load, and check that all clients saw one order of events
+    Cluster(cluster::Arguments),
     /// Shut the file system down under load without flushing its log, on ext4 and xfs (needs root)
     Power(power::Arguments),
 }
@@ -94,6 +98,7 @@ fn main() -> Result<()> {
         Task::Schemathesis(arguments) => schemathesis::run(&arguments),
         Task::Torture(Torture::Kill { rounds }) => steps::torture_kill(rounds),
         Task::Torture(Torture::Overload { arguments, options }) => bench::run_overload(arguments, options),
+        Task::Torture(Torture::Cluster(arguments)) => cluster::run(&arguments),
         Task::Torture(Torture::Power(arguments)) => power::run(&arguments),
     }
 }

@@ -34,6 +34,10 @@ pub const OF_TESTS: &[Package] = &[
 pub const OF_BENCH: &[Package] =
     &[Package { name: "redis-server", is_present: || has_program("redis-server") }];
 
+/// What `cargo xtask bench cluster` needs.
+pub const OF_CLUSTER_BENCH: &[Package] =
+    &[Package { name: "etcd-server", is_present: || has_program("etcd") }];
+
 /// What `cargo xtask torture power` needs.
 pub const OF_POWER: &[Package] = &[
     Package { name: "xfsprogs", is_present: || has_program("mkfs.xfs") && has_program("xfs_io") },

@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Result, bail, ensure};
 
 use crate::workspace::{cargo, top};
-use crate::{packages, schemathesis};
+use crate::{cluster, packages, schemathesis};
 
 /// Runs every step, also after one has failed, so that one run tells everything.
 pub fn test() -> Result<()> {
@@ -19,15 +19,21 @@ pub fn test() -> Result<()> {
             failed.push(*name);
         }
     }
-    if let Err(error) = schemathesis::run(&schemathesis::Arguments::in_test()) {
-        println!("== HTTP API: FAILED: {error:#}");
-        failed.push("HTTP API");
+    let more: [Check; 2] = [
+        ("HTTP API", || schemathesis::run(&schemathesis::Arguments::in_test())),
+        ("cluster torture", || cluster::run(&cluster::Arguments::in_test())),
+    ];
+    for (name, run) in more {
+        if let Err(error) = run() {
+            println!("== {name}: FAILED: {error:#}");
+            failed.push(name);
+        }
     }
     let seconds = started.elapsed().as_secs();
     if !failed.is_empty() {
         bail!("failed after {seconds} s: {}", failed.join(", "));
     }
-    let names: Vec<&str> = steps.iter().map(|(name, _)| *name).chain(["HTTP API"]).collect();
+    let names: Vec<&str> = steps.iter().map(|(name, _)| *name).chain(more.map(|(name, _)| name)).collect();
     println!("all passed in {seconds} s: {}", names.join(", "));
     Ok(())
 }
@@ -74,6 +80,9 @@ pub fn fuzz(minutes: u64, only: Option<&str>) -> Result<()> {
     }
     Ok(())
 }
+
+/// A step that is no call of cargo.
+type Check = (&'static str, fn() -> Result<()>);
 
 type Step = (&'static str, Vec<&'static str>);
 

@@ -35,9 +35,17 @@ pub struct Binary {
     /// Use this quipu instead of building the release binary
     #[arg(long, global = true, value_name = "FILE")]
     binary: Option<PathBuf>,
+    /// Of tests, which have built this one already.
+    #[arg(skip)]
+    is_debug: bool,
 }
 
 impl Binary {
+    /// The one that tests run.
+    pub fn debug() -> Binary {
+        Binary { binary: None, is_debug: true }
+    }
+
     /// Whether it was given, so that nobody knows what it was built from.
     pub fn is_given(&self) -> bool {
         self.binary.is_some()
@@ -48,10 +56,12 @@ impl Binary {
         if let Some(given) = &self.binary {
             return given.canonicalize().with_context(|| given.display().to_string());
         }
+        let (flags, folder): (&[&str], _) =
+            if self.is_debug { (&[], "debug") } else { (&["--release"], "release") };
         let status =
-            cargo().args(["build", "--release", "--package", "quipu-server", "--bin", "quipu"]).status()?;
-        ensure!(status.success(), "the release binary does not build");
-        Ok(target_folder()?.join("release/quipu"))
+            cargo().args(["build", "--package", "quipu-server", "--bin", "quipu"]).args(flags).status()?;
+        ensure!(status.success(), "the {folder} binary does not build");
+        Ok(target_folder()?.join(folder).join("quipu"))
     }
 }
 

@@ -5,6 +5,7 @@
 //! | [`blocking`] | work that blocks, on a thread of its own |
 //! | [`certificates`] | certificates for nodes |
 //! | [`command`] | what a group of a partition is asked to do |
+//! | [`digest`] | what a node's data folder holds, as numbers that replicas share |
 //! | [`meta`] | what all nodes agree on: who they are, who holds what |
 //! | [`node`] | one of the machines: its groups, and the way of a batch through them |
 //! | [`peers`] | nodes that reach each other by TCP and TLS |
@@ -18,6 +19,7 @@
 pub mod blocking;
 pub mod certificates;
 pub mod command;
+pub mod digest;
 pub mod meta;
 pub mod node;
 pub mod peers;

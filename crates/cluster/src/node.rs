@@ -611,7 +611,7 @@ impl Node {
     }
 }
 
-fn open_engine(
+pub(crate) fn open_engine(
     path: PathBuf,
     options: &Options,
     storage: Option<(Arc<dyn Disk>, Arc<dyn ColdStore>)>,

@@ -210,6 +210,16 @@ impl Ids {
         slices.flat_map(|known| known.runs.iter().rev().map(|run| (known.slice, *run))).collect()
     }
 
+    /// Shows the ids in memory whole.
+    pub fn for_each_recent(&self, add: &mut impl FnMut(Remembered)) {
+        self.cutting.iter().chain(self.recent.iter()).for_each(|(_, stored)| add(stored.remembered()));
+    }
+
+    /// All runs on disk.
+    pub fn runs(&self) -> impl Iterator<Item = (Slice, Run)> {
+        self.slices.iter().flat_map(|known| known.runs.iter().map(|run| (known.slice, *run)))
+    }
+
     /// Ids in memory whole, and ids of which the tag is in memory.
     pub fn counts(&self) -> (usize, usize) {
         (self.recent.len() + self.cutting.len(), self.slices.iter().map(|known| known.ids).sum())

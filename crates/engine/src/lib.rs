@@ -22,10 +22,11 @@
 //! `table` and `record` (how counters lie in memory), `fetch` on a thread of `pool`, in the order of `queue` (what
 //! memory does not have). Behind it: `checkpoint` (to `rows` of the cold store), `recover` and `replay`, `tend` (the
 //! chores, on the thread of `keeper`), `ids` and `recent` (remembered requests), `expiries`, `scan`, `list`, `check`.
-//! Partitions that are ordered elsewhere: `replicated`, `snapshot`.
+//! Partitions that are ordered elsewhere: `replicated`, `snapshot`, `digest`.
 
 mod check;
 mod checkpoint;
+mod digest;
 mod engine;
 mod execute;
 mod expiries;
@@ -52,6 +53,7 @@ mod table;
 mod tend;
 
 pub use check::{CheckReport, check};
+pub use digest::Digest;
 pub use engine::Engine;
 pub use execute::REQUESTS_PER_BATCH_MAX;
 pub use options::{Clock, ID_WINDOW_MS_MIN, MEMORY_BYTES_MIN, OpenError, Options, memory_bytes_min};

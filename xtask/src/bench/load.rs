@@ -1,5 +1,6 @@
 //! One call of `quipu bench`, and what it measured.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
@@ -63,9 +64,22 @@ impl Load {
     /// Offers it to a server, and also returns what the generator complained about, if it did.
     pub fn offer_anyway(&self, binary: &Path, server: &Server) -> Result<(Run, String)> {
         let json = tempfile::NamedTempFile::new()?;
-        let output = self.command(binary, server, json.path())?.output()?;
+        self.run(self.command(binary, server, json.path())?, json.path())
+    }
+
+    /// Offers it to whoever speaks RESP there; any error reply is a failure.
+    pub fn offer_at(&self, binary: &Path, address: SocketAddr, process: u32) -> Result<Run> {
+        let json = tempfile::NamedTempFile::new()?;
+        let command = self.command_to(binary, &format!("resp://{address}"), process, json.path());
+        let (run, failure) = self.run(command, json.path())?;
+        ensure!(failure.is_empty(), "{}: {failure}", self.shown());
+        Ok(run)
+    }
+
+    fn run(&self, mut command: Command, json: &Path) -> Result<(Run, String)> {
+        let output = command.output()?;
         let complaint = String::from_utf8_lossy(&output.stderr).trim().to_string();
-        let text = std::fs::read(json.path())?;
+        let text = std::fs::read(json)?;
         // It fails before there is a result, or after.
         ensure!(!text.is_empty(), "{}: {complaint}", self.shown());
         let run = serde_json::from_slice(&text).with_context(|| format!("the result of {}", self.shown()))?;
@@ -81,13 +95,17 @@ impl Load {
                 format!("resp://{}", server.resp)
             }
         };
+        Ok(self.command_to(binary, &target, server.process_id(), json))
+    }
+
+    fn command_to(&self, binary: &Path, target: &str, process: u32, json: &Path) -> Command {
         let mut command = Command::new(binary);
         command
-            .args(["bench", "--target", &target, "--server-pid", &server.process_id().to_string()])
+            .args(["bench", "--target", target, "--server-pid", &process.to_string()])
             .args(&self.arguments)
             .arg("--json")
             .arg(json);
-        Ok(command)
+        command
     }
 }
 

@@ -8,6 +8,7 @@
 //! | `growth` | what more counters and connections cost |
 //! | `capacity` | more counters than memory, and many request ids |
 //! | `memory` | bytes per counter, in memory and on disk, and restarts |
+//! | `cluster`, `etcd` | three nodes beside three of etcd, and beside one server alone |
 //! | `http` | the HTTP API beside a bare axum handler |
 //! | `stage` | the servers that run beside each other |
 //! | `load` | one call of `quipu bench` |
@@ -16,7 +17,9 @@
 //! | `machine` | on what was measured |
 
 mod capacity;
+mod cluster;
 mod compare;
+mod etcd;
 mod growth;
 mod http;
 mod latency;
@@ -63,6 +66,8 @@ enum Section {
     Growth,
     /// More counters than memory, and tens of millions of request ids, on quipu alone
     Capacity,
+    /// Three nodes beside three of etcd, and beside one server alone
+    Cluster,
     /// The HTTP API beside a bare axum handler
     Http {
         /// Use this bare handler instead of building it
@@ -88,6 +93,7 @@ impl Section {
             Section::Latency => latency::Latencies::NAME,
             Section::Growth => growth::Growth::NAME,
             Section::Capacity => capacity::Capacity::NAME,
+            Section::Cluster => cluster::Cluster::NAME,
             Section::Http { .. } => http::Http::NAME,
             Section::Memory { .. } => memory::Memory::NAME,
             Section::Overload(_) => overload::Overloads::NAME,
@@ -153,6 +159,7 @@ pub fn run(arguments: Arguments) -> Result<()> {
             Section::Latency,
             Section::Growth,
             Section::Capacity,
+            Section::Cluster,
             Section::Http { bare: None },
             Section::Memory { keys: memory::KEYS },
             Section::Overload(overload::Arguments::default()),
@@ -178,6 +185,7 @@ fn write_all_docs(folder: &Path) -> Result<()> {
         page::write_docs::<latency::Latencies>(folder),
         page::write_docs::<growth::Growth>(folder),
         page::write_docs::<capacity::Capacity>(folder),
+        page::write_docs::<cluster::Cluster>(folder),
         page::write_docs::<http::Http>(folder),
         page::write_docs::<memory::Memory>(folder),
         page::write_docs::<overload::Overloads>(folder),
@@ -208,6 +216,7 @@ impl Bench {
             Section::Latency => self.publish(latency::measure(self)?),
             Section::Growth => self.publish(growth::measure(self)?),
             Section::Capacity => self.publish(capacity::measure(self)?),
+            Section::Cluster => self.publish(cluster::measure(self)?),
             Section::Http { bare } => self.publish(http::measure(self, bare.as_deref())?),
             Section::Memory { keys } => self.publish(memory::measure(self, *keys)?),
             Section::Overload(arguments) => self.publish(overload::measure(self, arguments)?),

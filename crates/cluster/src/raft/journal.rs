@@ -204,6 +204,11 @@ impl Journal {
         GroupLog { journal: Arc::clone(self), number, group: Arc::clone(&self.groups[number]) }
     }
 
+    /// All entries of a group that are in the log and in no checkpoint.
+    pub fn entries(&self, number: usize) -> Vec<Entry> {
+        self.groups[number].lock().entries.iter().map(|held| held.entry.clone()).collect()
+    }
+
     /// Where the first record begins that a group needs if it has everything up to `index`, or a place before it.
     pub fn needed_behind(&self, number: usize, index: Option<u64>) -> u64 {
         let group = self.groups[number].lock();

@@ -18,7 +18,7 @@ use quipu_engine::Engine;
 use quipu_wire::entry::{Malformed, Reader};
 
 use super::codec::{put_log_id, put_maybe, put_membership, read_log_id, read_maybe, read_membership};
-use super::types::{Answer, LogId, Types};
+use super::types::{Answer, Entry, LogId, Types};
 use crate::blocking::blocking;
 use crate::command::{self, Decoded};
 use crate::plant::{Plant, is_planted};
@@ -91,6 +91,15 @@ impl Machine {
         Ok(Machine { engine, partition, mark, has_news })
     }
 
+    /// Carries out the next entry.
+    pub fn take(&mut self, entry: Entry) -> io::Result<Answer> {
+        self.mark.applied = Some(entry.log_id());
+        if let EntryPayload::Membership(membership) = &entry.payload {
+            self.mark.membership = StoredMembership::new(self.mark.applied, membership.clone());
+        }
+        self.carry_out(entry.payload)
+    }
+
     fn carry_out(&mut self, payload: EntryPayload<super::types::Command, u64, ()>) -> io::Result<Answer> {
         let EntryPayload::Normal(command) = payload else {
             self.engine.apply_nothing(self.partition, &self.mark.encode());
@@ -128,11 +137,7 @@ impl RaftStateMachine<Types> for Machine {
         Strm: Stream<Item = Result<EntryResponder<Types>, io::Error>> + Unpin + OptionalSend,
     {
         while let Some((entry, responder)) = entries.try_next().await? {
-            self.mark.applied = Some(entry.log_id());
-            if let EntryPayload::Membership(membership) = &entry.payload {
-                self.mark.membership = StoredMembership::new(self.mark.applied, membership.clone());
-            }
-            let answer = self.carry_out(entry.payload)?;
+            let answer = self.take(entry)?;
             if let Some(responder) = responder {
                 responder.send(answer);
             }

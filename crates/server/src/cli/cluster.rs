@@ -7,6 +7,7 @@ use std::process::{Child, Command as Process, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use quipu_engine::Digest;
 use serde_json::{Value, json};
 
 use super::failure::Failure;
@@ -70,6 +71,19 @@ The server joins when it starts, takes over its share of the counters, and goes 
         #[arg(long)]
         json: bool,
     },
+    /// Compare replicas: what a stopped node holds, a number for each partition
+    #[command(after_help = "Example:
+  quipu cluster digest --data one
+
+Nodes that were stopped while nobody counted have the same digest of a partition, if they hold it.")]
+    Digest {
+        /// The data folder; no server may be using it
+        #[arg(long)]
+        data: PathBuf,
+        /// Print JSON, for programs
+        #[arg(long)]
+        json: bool,
+    },
     /// Run a cluster on this machine, for trying it out
     #[command(after_help = "Example:
   quipu cluster dev --nodes 3
@@ -127,9 +141,36 @@ impl Command {
                     )),
                 }
             }
+            Command::Digest { data, json } => digest(data, *json),
             Command::Dev { nodes, port, json } => dev(*nodes, *port, *json),
         }
     }
+}
+
+fn digest(data: &Path, json: bool) -> Result<(), Failure> {
+    let digests = quipu_cluster::digest::digests(data).map_err(anyhow::Error::msg)?;
+    if json {
+        let shown: Vec<Value> = digests
+            .iter()
+            .map(|(partition, digest)| {
+                json!({
+                    "partition": partition,
+                    "sequence": digest.sequence,
+                    "counters": digest.counters,
+                    "requestIds": digest.request_ids,
+                    "digest": format!("{:032x}", digest.sum),
+                })
+            })
+            .collect();
+        return terminal::print(json!({ "partitions": shown }));
+    }
+    let lines: Vec<String> = digests
+        .iter()
+        .map(|(partition, Digest { sequence, counters, request_ids, sum })| {
+            format!("partition {partition:>2}   {sum:032x}   {sequence} changes, {counters} counters, {request_ids} request ids")
+        })
+        .collect();
+    terminal::print(lines.join("\n"))
 }
 
 /// Of a cluster whose first folder is new.
