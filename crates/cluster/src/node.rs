@@ -11,12 +11,14 @@
 //! 21 partition:v                hold it: its leader will tell you more        ->
 //! 22 partition:v                let go of it                                  ->
 //! 23 partition:v node:v         let that node lead, if you do                 ->
+//! 24                            who leads what you hold?                      -> count:v (partition:v leader:v)*
 //! answer := 0 (what stands above) | 1 (0 | 1 leader:v) | 2 no quorum | 3 unknown | 4 length:v why it has stopped
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -60,6 +62,8 @@ const MOVE_MAX: Duration = Duration::from_secs(600);
 const JOIN_MAX: Duration = Duration::from_secs(3);
 /// How often nodes look after what is theirs to look after.
 const CHORES_PAUSE: Duration = Duration::from_millis(200);
+/// How often a node asks who leads the partitions it does not hold, and how long it waits for an answer.
+const HEAR_PAUSE: Duration = Duration::from_secs(1);
 /// How often the lead is brought back to those who should have it.
 const BALANCE_PAUSE: Duration = Duration::from_secs(5);
 /// Counters whose time has come that are removed at once.
@@ -80,6 +84,8 @@ pub struct Node {
     patience: Duration,
     partitions: u16,
     groups: RwLock<Vec<Option<Held>>>,
+    /// Who leads the partitions that are not here, as others say; 0 where nobody has said.
+    heard: Vec<AtomicU64>,
     meta: Arc<MetaState>,
     /// The group of all nodes.
     nodes: Group<MetaMachine>,
@@ -128,6 +134,7 @@ impl Node {
             patience,
             partitions,
             groups: RwLock::new(vec![None; usize::from(partitions)]),
+            heard: (0..partitions).map(|_| AtomicU64::new(0)).collect(),
             nodes,
             meta,
             engine,
@@ -155,6 +162,14 @@ impl Node {
                 node.tend().await;
             }
         });
+        let weak = Arc::downgrade(&node);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(HEAR_PAUSE).await;
+                let Some(node) = weak.upgrade() else { return };
+                node.hear().await;
+            }
+        });
         Ok(node)
     }
 
@@ -171,6 +186,22 @@ impl Node {
     /// The replica of a partition, if it is here.
     pub fn group(&self, partition: u16) -> Option<Arc<Group>> {
         self.held(partition).map(|held| held.group)
+    }
+
+    /// How many partitions there are.
+    pub fn partitions(&self) -> u16 {
+        self.partitions
+    }
+
+    /// Who leads a partition, as far as is known here.
+    pub fn leader(&self, partition: u16) -> Option<NodeId> {
+        match self.groups.read().get(usize::from(partition))? {
+            Some(held) => held.group.leader(),
+            None => {
+                let heard = self.heard[usize::from(partition)].load(Ordering::Relaxed);
+                (heard != 0).then_some(heard)
+            }
+        }
     }
 
     fn held(&self, partition: u16) -> Option<Held> {
@@ -375,6 +406,34 @@ impl Node {
         }
     }
 
+    /// Asks others who leads what is not here: first those who should know best.
+    async fn hear(&self) {
+        let mut unheard: BTreeMap<u16, Vec<NodeId>> = (0..self.partitions)
+            .filter(|partition| self.group(*partition).is_none())
+            .map(|partition| (partition, self.candidates(partition)))
+            .collect();
+        for rank in 0..VOTERS_MAX {
+            let asked: BTreeSet<NodeId> = unheard
+                .values()
+                .filter_map(|nodes| nodes.get(rank))
+                .filter(|node| **node != self.id)
+                .copied()
+                .collect();
+            let answers = asked.into_iter().map(|node| self.ask(node, vec![24], HEAR_PAUSE, read_leaders));
+            for (partition, leader) in
+                futures_util::future::join_all(answers).await.into_iter().flatten().flatten()
+            {
+                if let Some(heard) = self.heard.get(usize::from(partition)) {
+                    heard.store(leader, Ordering::Relaxed);
+                    unheard.remove(&partition);
+                }
+            }
+            if unheard.is_empty() {
+                return;
+            }
+        }
+    }
+
     /// Has counters removed whose time has come.
     async fn remove_expired(&self, partition: u16, group: &Group) {
         let now_ms = (self.clock)();
@@ -561,6 +620,17 @@ impl Node {
                     other => other.map(|_| Vec::new()),
                 }
             }
+            24 => {
+                let known = |partition| Some((partition, self.group(partition)?.leader()?));
+                let leaders: Vec<(u16, NodeId)> = (0..self.partitions).filter_map(known).collect();
+                let mut out = Vec::new();
+                put_varint(&mut out, leaders.len() as u64);
+                for (partition, leader) in leaders {
+                    put_varint(&mut out, u64::from(partition));
+                    put_varint(&mut out, leader);
+                }
+                Ok(out)
+            }
             _ => return Err(Malformed("a question that this version does not know")),
         };
         Ok(match done {
@@ -634,7 +704,7 @@ impl Node {
 
     /// Who may lead a partition, likeliest first.
     fn candidates(&self, partition: u16) -> Vec<NodeId> {
-        let known = self.group(partition).and_then(|group| group.leader());
+        let known = self.leader(partition);
         let placed = self.meta.read(|meta| {
             let replicas = meta.placement.replicas.get(usize::from(partition)).cloned().unwrap_or_default();
             let others: Vec<NodeId> =
@@ -749,6 +819,10 @@ fn question(kind: u8, partition: u16, put: impl FnOnce(&mut Vec<u8>)) -> Vec<u8>
 
 fn read_partition(reader: &mut Reader<'_>) -> Result<u16, Malformed> {
     u16::try_from(reader.varint()?).map_err(|_| Malformed("partition number"))
+}
+
+fn read_leaders(reader: &mut Reader<'_>) -> Result<Vec<(u16, NodeId)>, Malformed> {
+    (0..reader.count()?).map(|_| Ok((read_partition(reader)?, reader.varint()?))).collect()
 }
 
 fn encode_refused(refused: Option<String>) -> Vec<u8> {
