@@ -128,8 +128,10 @@ impl Map {
             let asked = leader.or(held).into_iter().chain(replicas.iter().copied()).chain([own]);
             let known: Vec<u64> = asked.filter(|node| standing.nodes.contains_key(node)).collect();
             let Some(first) = known.first() else { continue };
-            let others = replicas.iter().filter(|node| *node != first && known.contains(node));
-            let nodes = [first].into_iter().chain(others).copied().collect();
+            let mut others: Vec<u64> =
+                replicas.iter().filter(|node| *node != first && known.contains(node)).copied().collect();
+            others.sort_unstable();
+            let nodes = [vec![*first], others].concat();
             let (start, last) = (partition * width, partition * width + (width - 1));
             match standing.ranges.last_mut() {
                 Some(range) if range.nodes == nodes && range.last + 1 == start => range.last = last,

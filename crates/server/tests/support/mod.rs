@@ -1,6 +1,7 @@
 //! Starts the real binary on free ports, finds out where it listens, and talks to it over plain sockets.
 #![allow(dead_code, clippy::unwrap_used)] // each test file uses its own part of this; a panic here is a failed test
 
+pub mod cluster;
 pub mod terminal;
 
 use std::io::{BufRead, BufReader, Read, Write};
