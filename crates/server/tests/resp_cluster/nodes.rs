@@ -1,5 +1,6 @@
 //! Servers that are a cluster, seen from their cluster ports.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -8,7 +9,7 @@ use quipu_wire::resp::{ReplyDecoder, Value};
 
 use super::resp_support::{Client, PATIENCE};
 use super::support::Server;
-use super::support::cluster::{found, wait_for};
+use super::support::cluster::found;
 
 /// A range of CLUSTER SLOTS: first and last slot, and the ports of its nodes, the leader's first.
 pub type Range = (i64, i64, Vec<u16>);
@@ -21,21 +22,17 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// So many nodes, each of which leads something.
+    /// So many nodes that agree on who leads what; of three, each leads something.
     pub fn start(count: usize) -> Nodes {
         let folder = tempfile::tempdir().unwrap();
         let data = found(folder.path(), count);
-        let servers: Vec<Server> = data.iter().map(|data| Server::start(data)).collect();
-        if count <= 3 {
-            servers.iter().for_each(|server| wait_for(server, count as u64, 16));
-        }
-        let nodes = Nodes { servers: servers.into_iter().map(Some).collect(), data, _folder: folder };
+        let servers = data.iter().map(|data| Some(Server::start(data))).collect();
+        let nodes = Nodes { servers, data, _folder: folder };
         eventually(|| {
             let maps: Vec<Vec<Range>> = nodes.addresses().into_iter().map(slots).collect();
-            let mut leaders: Vec<u16> = maps[0].iter().map(|(.., nodes)| nodes[0]).collect();
-            leaders.sort_unstable();
-            leaders.dedup();
-            let is_whole = leaders.len() == count && maps.iter().all(|map| *map == maps[0]);
+            let leaders: BTreeSet<u16> = maps[0].iter().map(|(.., nodes)| nodes[0]).collect();
+            let is_replicated = maps[0].iter().all(|(.., nodes)| nodes.len() == 3);
+            let is_whole = is_replicated && leaders.len() >= 3 && maps.iter().all(|map| *map == maps[0]);
             is_whole.then_some(()).ok_or(maps)
         });
         nodes
@@ -54,6 +51,17 @@ impl Nodes {
     /// A connection to a cluster port.
     pub fn client(&self, at: usize) -> Client {
         Client::connect(self.server(at).resp_cluster.unwrap())
+    }
+
+    /// The node of a cluster port.
+    pub fn at(&self, port: u16) -> usize {
+        let is_it = |server: &Option<Server>| {
+            server
+                .as_ref()
+                .and_then(|server| server.resp_cluster)
+                .is_some_and(|address| address.port() == port)
+        };
+        self.servers.iter().position(is_it).unwrap()
     }
 
     /// SIGKILL.
