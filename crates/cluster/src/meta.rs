@@ -6,14 +6,14 @@
 //! ```text
 //! meta   := version:1 cluster:16 partitions:v replicas:v epoch:v
 //!           nodes:v (node:v member)*  partitions:v (nodes:v node:v*)*  policies:v (pattern policy)*
-//! member := address zone:maybe folder:16 leaving:1
+//! member := address zone:maybe folder:16 leaving:1 resp http
 //! change := 1 cluster:16 partitions:v replicas:v node:v member      the first node of all
 //!         | 2 node:v member                                         joins, or moves
 //!         | 3 node:v                                                shall leave
 //!         | 4 node:v                                                is gone
 //!         | 5 epoch:v partitions:v (nodes:v node:v*)*               who holds what, decided when things stood so
 //!         | 6 pattern (0 | 1 policy)                                a policy is stored or removed
-//! address, zone, pattern := length:v bytes
+//! address, zone, resp, http, pattern := length:v bytes
 //! ```
 
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ use crate::raft::NodeId;
 
 const VERSION: u8 = 1;
 /// An address is a name or a number, and a port.
-const ADDRESS_BYTES_MAX: usize = 300;
+pub const ADDRESS_BYTES_MAX: usize = 300;
 /// Nodes a cluster may have.
 const NODES_MAX: usize = 1_000;
 
@@ -43,6 +43,10 @@ pub struct Member {
     pub folder: u128,
     /// Whether it shall give up what it holds.
     pub is_leaving: bool,
+    /// Where clients that speak the Redis Cluster protocol reach it.
+    pub resp: String,
+    /// Where clients that speak HTTP reach it.
+    pub http: String,
 }
 
 /// See the head of this file.
@@ -301,6 +305,8 @@ pub fn put_member(out: &mut Vec<u8>, member: &Member) {
     }
     out.extend_from_slice(&member.folder.to_le_bytes());
     out.push(u8::from(member.is_leaving));
+    put_bytes(out, member.resp.as_bytes());
+    put_bytes(out, member.http.as_bytes());
 }
 
 /// Reads a member.
@@ -311,6 +317,8 @@ pub fn read_member(reader: &mut Reader<'_>) -> Result<Member, Malformed> {
         zone: if reader.flag()? { Some(text(reader.bytes_up_to(ADDRESS_BYTES_MAX)?)?) } else { None },
         folder: u128::from_le_bytes(reader.array()?),
         is_leaving: reader.flag()?,
+        resp: text(reader.bytes_up_to(ADDRESS_BYTES_MAX)?)?,
+        http: text(reader.bytes_up_to(ADDRESS_BYTES_MAX)?)?,
     })
 }
 
@@ -350,7 +358,9 @@ mod tests {
     use super::*;
 
     fn member(address: &str) -> Member {
-        Member { address: address.into(), zone: None, folder: address.len() as u128, is_leaving: false }
+        let (resp, http) = (format!("{address}3"), format!("{address}0"));
+        let folder = address.len() as u128;
+        Member { address: address.into(), zone: None, folder, is_leaving: false, resp, http }
     }
 
     fn founded() -> Meta {

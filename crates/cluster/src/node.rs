@@ -10,12 +10,14 @@
 //! 20 partition:v nodes:v node:v*    see that these hold it, if you lead it    -> 0 not yet | 1 they do
 //! 21 partition:v index:v        hold it: its leader will tell you more; take part once you have what is before this entry ->
 //! 22 partition:v node:v         let that node lead, if you do                 ->
+//! 23                            who leads what you hold?                      -> count:v (partition:v leader:v)*
 //! answer := 0 (what stands above) | 1 (0 | 1 leader:v) | 2 no quorum | 3 unknown | 4 length:v why it has stopped
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -65,6 +67,10 @@ pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(10);
 const JOIN_MAX: Duration = Duration::from_secs(3);
 /// How often nodes look after what is theirs to look after.
 const CHORES_PAUSE: Duration = Duration::from_millis(200);
+/// How often a node asks who leads the partitions it does not hold, and how long it waits for an answer.
+const HEAR_PAUSE: Duration = Duration::from_secs(1);
+/// How many of those who may know it asks about a partition.
+const REPLICAS_ASKED_MAX: usize = 7;
 /// Counters whose time has come that are removed at once.
 const EXPIRIES_MAX: usize = 1_000;
 /// The log may grow by so much before what is known of the cluster is written down again.
@@ -83,6 +89,8 @@ pub struct Node {
     patience: Duration,
     pub(crate) partitions: u16,
     pub(crate) groups: RwLock<Vec<Option<Held>>>,
+    /// Who leads the partitions that are not here, as others say; 0 where nobody has said.
+    heard: Vec<AtomicU64>,
     pub(crate) meta: Arc<MetaState>,
     /// The group of all nodes.
     pub(crate) nodes: Group<MetaMachine>,
@@ -126,6 +134,7 @@ impl Node {
             patience,
             partitions,
             groups: RwLock::new(vec![None; usize::from(partitions)]),
+            heard: (0..partitions).map(|_| AtomicU64::new(0)).collect(),
             nodes,
             meta,
             engine,
@@ -152,6 +161,14 @@ impl Node {
                 node.tend().await;
             }
         });
+        let weak = Arc::downgrade(&node);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(HEAR_PAUSE).await;
+                let Some(node) = weak.upgrade() else { return };
+                node.hear().await;
+            }
+        });
         Ok(node)
     }
 
@@ -168,6 +185,22 @@ impl Node {
     /// The replica of a partition, if it is here.
     pub fn group(&self, partition: u16) -> Option<Arc<Group>> {
         self.held(partition).map(|held| held.group)
+    }
+
+    /// How many partitions there are.
+    pub fn partitions(&self) -> u16 {
+        self.partitions
+    }
+
+    /// Who leads a partition, as far as is known here.
+    pub fn leader(&self, partition: u16) -> Option<NodeId> {
+        match self.groups.read().get(usize::from(partition))? {
+            Some(held) => held.group.leader(),
+            None => {
+                let heard = self.heard[usize::from(partition)].load(Ordering::Relaxed);
+                (heard != 0).then_some(heard)
+            }
+        }
     }
 
     fn held(&self, partition: u16) -> Option<Held> {
@@ -344,6 +377,34 @@ impl Node {
         self.let_go_of_strays().await;
     }
 
+    /// Asks others who leads what is not here: first those who should know best.
+    async fn hear(&self) {
+        let mut unheard: BTreeMap<u16, Vec<NodeId>> = (0..self.partitions)
+            .filter(|partition| self.group(*partition).is_none())
+            .map(|partition| (partition, self.candidates(partition)))
+            .collect();
+        for rank in 0..REPLICAS_ASKED_MAX {
+            let asked: BTreeSet<NodeId> = unheard
+                .values()
+                .filter_map(|nodes| nodes.get(rank))
+                .filter(|node| **node != self.id)
+                .copied()
+                .collect();
+            let answers = asked.into_iter().map(|node| self.ask(node, vec![23], HEAR_PAUSE, read_leaders));
+            for (partition, leader) in
+                futures_util::future::join_all(answers).await.into_iter().flatten().flatten()
+            {
+                if let Some(heard) = self.heard.get(usize::from(partition)) {
+                    heard.store(leader, Ordering::Relaxed);
+                    unheard.remove(&partition);
+                }
+            }
+            if unheard.is_empty() {
+                return;
+            }
+        }
+    }
+
     /// Has counters removed whose time has come.
     async fn remove_expired(&self, partition: u16, group: &Group) {
         let now_ms = (self.clock)();
@@ -442,6 +503,17 @@ impl Node {
                     other => other.map(|_| Vec::new()),
                 }
             }
+            23 => {
+                let known = |partition| Some((partition, self.group(partition)?.leader()?));
+                let leaders: Vec<(u16, NodeId)> = (0..self.partitions).filter_map(known).collect();
+                let mut out = Vec::new();
+                put_varint(&mut out, leaders.len() as u64);
+                for (partition, leader) in leaders {
+                    put_varint(&mut out, u64::from(partition));
+                    put_varint(&mut out, leader);
+                }
+                Ok(out)
+            }
             _ => return Err(Malformed("a question that this version does not know")),
         };
         Ok(match done {
@@ -520,7 +592,7 @@ impl Node {
 
     /// Who may lead a partition, likeliest first.
     fn candidates(&self, partition: u16) -> Vec<NodeId> {
-        let known = self.group(partition).and_then(|group| group.leader());
+        let known = self.leader(partition);
         let placed = self.meta.read(|meta| {
             let replicas = meta.placement.replicas.get(usize::from(partition)).cloned().unwrap_or_default();
             let others: Vec<NodeId> =
@@ -661,6 +733,10 @@ pub(crate) fn encode_nodes(nodes: &BTreeSet<NodeId>) -> Vec<u8> {
 
 pub(crate) fn read_nodes(reader: &mut Reader<'_>) -> Result<BTreeSet<NodeId>, Malformed> {
     (0..reader.count()?).map(|_| reader.varint()).collect()
+}
+
+fn read_leaders(reader: &mut Reader<'_>) -> Result<Vec<(u16, NodeId)>, Malformed> {
+    (0..reader.count()?).map(|_| Ok((read_partition(reader)?, reader.varint()?))).collect()
 }
 
 fn encode_refused(refused: Option<String>) -> Vec<u8> {

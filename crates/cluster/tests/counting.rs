@@ -92,7 +92,14 @@ impl Cluster {
 
     fn member(&self, id: NodeId) -> Member {
         let folder = self.nodes[&id].engine().folder_number();
-        Member { address: format!("node-{id}"), zone: None, folder, is_leaving: false }
+        Member {
+            address: format!("node-{id}"),
+            zone: None,
+            folder,
+            is_leaving: false,
+            resp: String::new(),
+            http: String::new(),
+        }
     }
 
     /// Waits until these, and nobody else, hold partitions, each of them by three if there are so many.

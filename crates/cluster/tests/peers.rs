@@ -61,7 +61,14 @@ async fn start(id: NodeId, tls: Tls, folder: &Path) -> Running {
 impl Running {
     fn member(&self) -> Member {
         let folder = self.node.engine().folder_number();
-        Member { address: self.address.clone(), zone: None, folder, is_leaving: false }
+        Member {
+            address: self.address.clone(),
+            zone: None,
+            folder,
+            is_leaving: false,
+            resp: String::new(),
+            http: String::new(),
+        }
     }
 
     async fn add(&self, key: &str) -> Reply {

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 
 use quipu_counting::service::ScanPage;
+use quipu_counting::slot::{partition, slot as slot_of};
 use quipu_counting::{Counters, Unavailable};
 use quipu_wire::entry::Reader;
 
@@ -84,6 +85,27 @@ impl Engine {
         // Keys that somebody is shown must not be taken back by a crash.
         self.settle(page.reveals)?;
         Ok(ScanPage { keys: page.keys, cursor })
+    }
+
+    /// Shows the keys of a slot that are here, until it is told to stop. A key that is changed meanwhile may come twice.
+    pub fn keys_in_slot(
+        &self,
+        slot: u16,
+        now_ms: u64,
+        mut see: impl FnMut(Vec<u8>) -> ControlFlow<()>,
+    ) -> Result<(), Unavailable> {
+        let partition = u64::from(partition(slot, self.partitions.len() as u16));
+        let (mut cursor, end) = (1 + ((partition * PARTS) << 32), 1 + (((partition + 1) * PARTS) << 32));
+        while (1..end).contains(&cursor) {
+            let page = self.scan_page(cursor, PAGE_MAX, now_ms)?;
+            for key in page.keys.into_iter().filter(|key| slot_of(key) == slot) {
+                if see(key).is_break() {
+                    return Ok(());
+                }
+            }
+            cursor = page.cursor;
+        }
+        Ok(())
     }
 
     /// Any key: one near a random place in memory, or where memory has none, one from the cold store. Those in memory are

@@ -15,10 +15,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 pub use flags::Flags;
+use quipu_cluster::meta::ADDRESS_BYTES_MAX;
 use quipu_counting::slot::PARTITIONS_MAX;
 use quipu_engine::{ID_WINDOW_MS_MIN, MEMORY_BYTES_MIN, memory_bytes_min};
 use quipu_store::Durability;
 
+use crate::cluster::map::host_and_port;
 use crate::http::Limits;
 
 /// What holds.
@@ -34,6 +36,10 @@ pub struct Config {
     pub http: Limits,
     /// Where RESP listens.
     pub resp_listen: SocketAddr,
+    /// Where a node of a cluster listens for those who speak the Redis Cluster protocol.
+    pub resp_cluster_listen: SocketAddr,
+    /// Where they reach it, if that is not where it listens.
+    pub resp_cluster_address: Option<String>,
     /// Threads that serve RESP; 0 for the front's own choice.
     pub resp_threads: usize,
     /// A RESP connection without a command for so long is closed; 0 for never.
@@ -121,6 +127,24 @@ const SETTINGS: &[Setting] = &[
         value_name: "ADDRESS",
         help: "Where RESP (the Redis protocol) listens; port 0 takes a free one",
         read: |config, text| read_into(&mut config.resp_listen, text, address),
+    },
+    Setting {
+        name: "resp.cluster_listen",
+        flag: "resp-cluster",
+        variable: "QUIPU_RESP_CLUSTER",
+        default: "127.0.0.1:7073",
+        value_name: "ADDRESS",
+        help: "Where a node of a cluster listens for clients of the Redis Cluster protocol; port 0 takes a free one",
+        read: |config, text| read_into(&mut config.resp_cluster_listen, text, address),
+    },
+    Setting {
+        name: "resp.cluster_address",
+        flag: "resp-cluster-address",
+        variable: "QUIPU_RESP_CLUSTER_ADDRESS",
+        default: "same",
+        value_name: "HOST:PORT|same",
+        help: "Where clients of the Redis Cluster protocol reach it, if that is not where it listens",
+        read: |config, text| read_into(&mut config.resp_cluster_address, text, address_or_same),
     },
     Setting {
         name: "resp.threads",
@@ -259,6 +283,16 @@ fn read_into<T>(
 fn address(text: &str) -> Result<SocketAddr, &'static str> {
     let expected = "an address like 127.0.0.1:7070";
     text.to_socket_addrs().map_err(|_| expected)?.next().ok_or(expected)
+}
+
+/// A name is not looked up here: it is for clients.
+fn address_or_same(text: &str) -> Result<Option<String>, &'static str> {
+    let is_plain = !text.contains(|letter: char| letter.is_whitespace() || letter.is_control());
+    match host_and_port(text) {
+        _ if text == "same" => Ok(None),
+        Some((_, 1..)) if is_plain && text.len() <= ADDRESS_BYTES_MAX => Ok(Some(text.to_owned())),
+        _ => Err("an address like 10.0.0.1:7073 or node-1.example:7073, or same"),
+    }
 }
 
 fn use_or_ignore(text: &str) -> Result<bool, &'static str> {
@@ -441,6 +475,8 @@ fn blank() -> Config {
         http_x_request_id: true,
         http: Limits::default(),
         resp_listen: nowhere,
+        resp_cluster_listen: nowhere,
+        resp_cluster_address: None,
         resp_threads: 0,
         resp_idle_ms: 0,
         resp_output_bytes_max: 0,
@@ -471,7 +507,11 @@ fn check_memory(config: &Config) -> anyhow::Result<()> {
 
 /// Until callers authenticate, whoever reaches a port may change every counter: that must be wanted.
 fn check_exposure(config: &Config) -> anyhow::Result<()> {
-    for (name, address) in [("http.listen", config.http_listen), ("resp.listen", config.resp_listen)] {
+    for (name, address) in [
+        ("http.listen", config.http_listen),
+        ("resp.listen", config.resp_listen),
+        ("resp.cluster_listen", config.resp_cluster_listen),
+    ] {
         if !config.insecure && !address.ip().is_loopback() {
             bail!(
                 "{name}: {address} can be reached from other machines, and quipu does not ask callers who they are. \

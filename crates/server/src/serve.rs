@@ -19,13 +19,13 @@ use tracing_subscriber::EnvFilter;
 
 use crate::cli::terminal::print_aside;
 use crate::clock::Clock;
-use crate::cluster;
 use crate::cluster::folder::ClusterFolder;
+use crate::cluster::{self, Reached};
 use crate::config::Config;
 use crate::http::{self, App};
 use crate::metrics::Metrics;
 use crate::open_files::{self, Shares};
-use crate::resp::{self, RespServer};
+use crate::resp::{self, ClusterPort, RespServer};
 
 /// How often to look whether the log has failed. Nothing is acknowledged after a failure, so this only decides how
 /// soon the process says so, and how soon memory that was freed is given back.
@@ -51,23 +51,44 @@ impl Health {
     }
 }
 
-/// Serves until a signal or a failure ends it. An error means a non-zero exit code. `announce` learns where HTTP and
-/// RESP listen, once they do; `tidy_memory` is called now and then.
-pub fn run(
-    config: &Config,
-    announce: impl FnOnce(SocketAddr, SocketAddr),
-    tidy_memory: fn(),
-) -> anyhow::Result<()> {
+/// Where the fronts listen.
+#[derive(Clone, Copy, Debug)]
+pub struct Addresses {
+    /// HTTP.
+    pub http: SocketAddr,
+    /// RESP.
+    pub resp: SocketAddr,
+    /// The Redis Cluster protocol, at a node of a cluster.
+    pub resp_cluster: Option<SocketAddr>,
+}
+
+/// Serves until a signal or a failure ends it. An error means a non-zero exit code. `announce` learns where the fronts
+/// listen, once they do; `tidy_memory` is called now and then.
+pub fn run(config: &Config, announce: impl FnOnce(Addresses), tidy_memory: fn()) -> anyhow::Result<()> {
     start_log(config);
     let files = share_open_files(config)?;
     let http_listener = listen("http", config.http_listen)?;
     let resp_listener = listen("resp", config.resp_listen)?;
+    let folder = ClusterFolder::find(&config.data);
+    let cluster_listener = match &folder {
+        Some(_) => Some(listen("resp-cluster", config.resp_cluster_listen)?),
+        None => None,
+    };
+    let addresses = Addresses {
+        http: http_listener.local_addr()?,
+        resp: resp_listener.local_addr()?,
+        resp_cluster: cluster_listener.as_ref().map(TcpListener::local_addr).transpose()?,
+    };
     let clock = Arc::new(Clock::new());
     let runtime = http_runtime().context("cannot start the threads of HTTP")?;
     let options = options(config, &files, &clock);
-    let member = match ClusterFolder::find(&config.data) {
-        Some(folder) => Some(cluster::Running::start(&runtime, &folder, &config.data, options.clone())?),
-        None => None,
+    let member = match (&folder, addresses.resp_cluster) {
+        (Some(folder), Some(resp_listen)) => {
+            let resp = config.resp_cluster_address.clone();
+            let place = Reached { resp_listen, resp, http_listen: addresses.http };
+            Some(cluster::Running::start(&runtime, folder, &config.data, options.clone(), &place)?)
+        }
+        _ => None,
     };
     let engine = match &member {
         Some(member) => Arc::clone(member.engine()),
@@ -88,6 +109,9 @@ pub fn run(
     let resp = RespServer::start(
         resp_options(config, &files),
         resp_listener,
+        cluster_listener
+            .zip(member.as_ref())
+            .map(|(listener, member)| ClusterPort { listener, map: member.map() }),
         Arc::clone(&counters),
         Arc::clone(&clock),
     )
@@ -109,15 +133,17 @@ pub fn run(
     });
     let http =
         http::Server::start(&runtime, http_listener, http::Front::new(app)).context("cannot serve HTTP")?;
+    let resp_cluster =
+        addresses.resp_cluster.map(|address| format!(", resp-cluster {address}")).unwrap_or_default();
     print_aside(&format!(
-        "quipu {} serves: http {}, resp {}, data {}, durability {}",
+        "quipu {} serves: http {}, resp {}{resp_cluster}, data {}, durability {}",
         env!("CARGO_PKG_VERSION"),
-        http.address(),
-        resp.address(),
+        addresses.http,
+        addresses.resp,
         config.data.display(),
         config.durability
     ));
-    announce(http.address(), resp.address());
+    announce(addresses);
 
     let end = runtime.block_on(signals.wait_or_failure(|| {
         tidy_memory();

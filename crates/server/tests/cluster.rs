@@ -5,50 +5,13 @@
 mod support;
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use support::cluster::{found, free_ports, wait_for};
 use support::{QUIPU, Server, run};
-
-/// A port that is free now, with the 29 behind it. Below those that the system gives out by itself, so that nobody gets one of
-/// them before the server does.
-fn free_ports() -> u16 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    loop {
-        let number = (std::process::id() % 97) * 7 + NEXT.fetch_add(1, Ordering::Relaxed);
-        let port = 10_000 + (number % 700) as u16 * 30;
-        if (port..port + 30).all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok()) {
-            return port;
-        }
-    }
-}
-
-fn free_address() -> String {
-    format!("127.0.0.1:{}", free_ports())
-}
-
-fn quipu(arguments: &[&str]) -> String {
-    let output = run(arguments, &[]);
-    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
-
-/// The data folders of a new cluster.
-fn found(folder: &Path, nodes: usize) -> Vec<PathBuf> {
-    let data: Vec<PathBuf> = (1..=nodes).map(|node| folder.join(format!("node-{node}"))).collect();
-    let text = |path: &PathBuf| path.to_str().unwrap().to_string();
-    quipu(&["cluster", "init", "--data", &text(&data[0]), "--peer", &free_address()]);
-    for joining in &data[1..] {
-        let invitation = folder.join("invitation.toml");
-        std::fs::write(&invitation, quipu(&["cluster", "invite", "--data", &text(&data[0])])).unwrap();
-        let peer = free_address();
-        quipu(&["cluster", "join", &text(&invitation), "--data", &text(joining), "--peer", &peer]);
-    }
-    data
-}
 
 /// One command on a connection of its own; the lines of its reply.
 fn ask(address: SocketAddr, command: &str) -> std::io::Result<Vec<String>> {
@@ -85,22 +48,6 @@ fn value(server: &Server, key: &str) -> i64 {
             return serde_json::from_str::<Value>(&reply.body).unwrap()["value"].as_i64().unwrap();
         }
         assert!(Instant::now() < until, "{reply:?}");
-    }
-}
-
-/// Waits until a server knows so many nodes and holds so many partitions.
-fn wait_for(server: &Server, nodes: u64, partitions: u64) {
-    let until = Instant::now() + Duration::from_secs(60);
-    loop {
-        let metrics = server.request("GET", "/metrics", &[], "").body;
-        let is = |name: &str, wanted: u64| {
-            metrics.lines().any(|line| line.contains(name) && line.ends_with(&format!(" {wanted}")))
-        };
-        if is("cluster_nodes", nodes) && is("cluster_partitions_held", partitions) {
-            return;
-        }
-        assert!(Instant::now() < until, "{metrics}");
-        std::thread::sleep(Duration::from_millis(50));
     }
 }
 
@@ -238,6 +185,8 @@ fn a_cluster_for_trying_it_out_serves_and_leaves_nothing_behind() {
     for (node, expected) in nodes.iter().zip(1..) {
         let resp: SocketAddr = node["resp"].as_str().unwrap().parse().unwrap();
         assert_eq!(ask(resp, "INCR likes").unwrap(), [format!(":{expected}")]);
+        let resp_cluster: SocketAddr = node["respCluster"].as_str().unwrap().parse().unwrap();
+        assert_eq!(ask(resp_cluster, "CLUSTER KEYSLOT foo").unwrap(), [":12182"]);
     }
     let id = rustix::process::Pid::from_raw(child.id() as i32).unwrap();
     rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();

@@ -108,7 +108,7 @@ pub static DIFFERENCES: &[Difference] = &[
     },
     Difference {
         name: "later commands",
-        here: "INCREX (Redis 8.8), CLIENT SETINFO and CLIENT NO-TOUCH (7.2) are there.",
+        here: "INCREX (Redis 8.8), CLIENT SETINFO, CLIENT NO-TOUCH and CLUSTER MYSHARDID (7.2) are there.",
         reason: "Clients of today send them.",
         example: &["CLIENT SETINFO LIB-NAME x"],
     },

@@ -88,6 +88,7 @@ Nodes that were stopped while nobody counted have the same digest of a partition
     #[command(after_help = "Example:
   quipu cluster dev --nodes 3
   redis-cli -p 7081 incr likes     # any node will do
+  redis-cli -c -p 7073 incr likes  # or one that sends you to the leader
   curl localhost:7090/v1/counters/likes
 
 Ctrl-C ends it, and removes all it counted.")]
@@ -95,7 +96,7 @@ Ctrl-C ends it, and removes all it counted.")]
         /// How many nodes
         #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=9))]
         nodes: u16,
-        /// The ports of node n: HTTP at this plus ten times n - 1, RESP one above, other nodes four above
+        /// The ports of node n: HTTP at this plus ten times n - 1, RESP one above, Redis Cluster three above, other nodes four above
         #[arg(long, default_value_t = 7070)]
         port: u16,
         /// Print JSON, for programs: one line once it serves
@@ -181,6 +182,7 @@ struct Server {
     child: Child,
     http: SocketAddr,
     resp: SocketAddr,
+    resp_cluster: SocketAddr,
 }
 
 impl Drop for Server {
@@ -208,19 +210,27 @@ fn dev(nodes: u16, port: u16, json: bool) -> Result<(), Failure> {
                 folder::join(&invitation, &data, &place)?;
             }
         }
-        servers.push(start(&data, local(base), local(base + 1))?);
+        servers.push(start(&data, local(base), local(base + 1), local(base + 3))?);
     }
     wait_until_whole(&servers, &interrupt)?;
     if json {
         let shown: Vec<Value> = servers
             .iter()
-            .map(|server| json!({ "http": server.http, "resp": server.resp, "pid": server.child.id() }))
+            .map(|server| {
+                json!({
+                    "http": server.http, "resp": server.resp, "respCluster": server.resp_cluster,
+                    "pid": server.child.id(),
+                })
+            })
             .collect();
         terminal::print(json!({ "nodes": shown }))?;
     } else {
         let mut text = format!("{nodes} nodes serve; any of them counts. Ctrl-C ends them.\n");
         for (server, node) in servers.iter().zip(1..) {
-            text.push_str(&format!("  node {node}   resp {}   http {}\n", server.resp, server.http));
+            let Server { http, resp, resp_cluster, .. } = server;
+            text.push_str(&format!(
+                "  node {node}   resp {resp}   http {http}   redis cluster {resp_cluster}\n"
+            ));
         }
         terminal::print(text.trim_end())?;
     }
@@ -231,12 +241,18 @@ fn dev(nodes: u16, port: u16, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-fn start(data: &Path, http: SocketAddr, resp: SocketAddr) -> anyhow::Result<Server> {
+fn start(
+    data: &Path,
+    http: SocketAddr,
+    resp: SocketAddr,
+    resp_cluster: SocketAddr,
+) -> anyhow::Result<Server> {
     let program = std::env::current_exe().context("where is this program?")?;
     let mut child = Process::new(program)
         .args(["serve", "--json", "--data"])
         .arg(data)
         .args(["--http", &http.to_string(), "--resp", &resp.to_string()])
+        .args(["--resp-cluster", &resp_cluster.to_string()])
         .env("QUIPU_LOG", "error")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -247,7 +263,7 @@ fn start(data: &Path, http: SocketAddr, resp: SocketAddr) -> anyhow::Result<Serv
     if let Some(stdout) = child.stdout.take() {
         BufReader::new(stdout).read_line(&mut line).context("a server says nothing")?;
     }
-    let server = Server { child, http, resp };
+    let server = Server { child, http, resp, resp_cluster };
     if line.is_empty() {
         bail!("a server did not start; what it said stands above");
     }

@@ -35,7 +35,6 @@ mod settings;
 pub(crate) mod terminal;
 mod watch;
 
-use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -43,6 +42,7 @@ use quipu_engine::OpenError;
 use serde_json::json;
 
 use crate::config::{Config, Flags};
+use crate::serve::Addresses;
 use crate::{bench, serve};
 use failure::Failure;
 
@@ -239,9 +239,9 @@ fn run(command: Command, tidy_memory: fn()) -> Result<(), Failure> {
     match command {
         Command::Serve { flags, json } => {
             let (config, _) = settings::load(&flags)?;
-            let announce = |http, resp| {
+            let announce = |addresses| {
                 if json {
-                    announce(&config, http, resp)
+                    announce(&config, addresses)
                 }
             };
             let served = serve::run(&config, announce, tidy_memory);
@@ -289,9 +289,10 @@ fn run(command: Command, tidy_memory: fn()) -> Result<(), Failure> {
 }
 
 /// For scripts that let the system choose ports.
-fn announce(config: &Config, http: SocketAddr, resp: SocketAddr) {
+fn announce(config: &Config, addresses: Addresses) {
+    let Addresses { http, resp, resp_cluster } = addresses;
     let printed = terminal::print(json!({
-        "http": http, "resp": resp, "data": config.data, "durability": config.durability.to_string(),
+        "http": http, "resp": resp, "respCluster": resp_cluster, "data": config.data, "durability": config.durability.to_string(),
         "version": env!("CARGO_PKG_VERSION"), "pid": std::process::id(),
     }));
     // A server serves also where nobody reads this.

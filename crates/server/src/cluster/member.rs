@@ -1,5 +1,6 @@
 //! The running node: opened, founded or joined, stopped.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,16 +17,39 @@ use tokio::runtime::Runtime;
 
 use super::counters::ClusterCounters;
 use super::folder::ClusterFolder;
+use super::map::{Map, host_and_port};
 
 /// How long a request looks for a leader: longer than it takes to elect one.
 const PATIENCE: Duration = Duration::from_secs(8);
 /// How long nobody tries again who could not join.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
+/// Where clients reach a node; `None` for what they reach at the address on which it listens.
+pub struct Reached {
+    /// Where it listens for the Redis Cluster protocol.
+    pub resp_listen: SocketAddr,
+    /// Where clients reach that, if it is elsewhere.
+    pub resp: Option<String>,
+    /// Where it listens for HTTP.
+    pub http_listen: SocketAddr,
+}
+
+/// A node that listens on all addresses is reached where other nodes reach it.
+fn reached(listen: SocketAddr, address: &str) -> String {
+    match host_and_port(address) {
+        Some((host, _)) if listen.ip().is_unspecified() && host.contains(':') => {
+            format!("[{host}]:{}", listen.port())
+        }
+        Some((host, _)) if listen.ip().is_unspecified() => format!("{host}:{}", listen.port()),
+        _ => listen.to_string(),
+    }
+}
+
 /// A node of a cluster.
 pub struct Running {
     node: Arc<Node>,
     counters: Arc<ClusterCounters>,
+    map: Arc<Map>,
 }
 
 impl Running {
@@ -35,6 +59,7 @@ impl Running {
         folder: &ClusterFolder,
         data: &std::path::Path,
         options: Options,
+        place: &Reached,
     ) -> anyhow::Result<Running> {
         let identity = folder.identity()?;
         let peers = Peers::new(identity.node, Some(folder.tls()?));
@@ -70,15 +95,17 @@ impl Running {
             zone: identity.zone.clone(),
             folder: node.engine().folder_number(),
             is_leaving: false,
+            resp: place.resp.clone().unwrap_or_else(|| reached(place.resp_listen, &identity.address)),
+            http: reached(place.http_listen, &identity.address),
         };
+        let map = Arc::new(Map::new(Arc::clone(&node), member.resp.clone()));
         let (cluster, replicas, through) = (identity.cluster()?, identity.replicas, identity.through());
         let belonging = Arc::downgrade(&node);
         runtime.spawn(async move {
             loop {
                 let Some(node) = belonging.upgrade() else { return };
                 let known = node.meta(|meta| meta.nodes.get(&node.id()).cloned());
-                if known.is_some_and(|known| (&known.address, &known.zone) == (&member.address, &member.zone))
-                {
+                if known.is_some_and(|known| Member { is_leaving: false, ..known } == member) {
                     return;
                 }
                 // Of a cluster that exists anybody will do; the first node of a new one asks itself.
@@ -99,12 +126,17 @@ impl Running {
         });
         let counters =
             Arc::new(ClusterCounters { node: Arc::clone(&node), handle: runtime.handle().clone() });
-        Ok(Running { node, counters })
+        Ok(Running { node, counters, map })
     }
 
     /// What the fronts ask.
     pub fn counters(&self) -> Arc<dyn Counters> {
         Arc::clone(&self.counters) as Arc<dyn Counters>
+    }
+
+    /// What clients of the Redis Cluster protocol are told.
+    pub fn map(&self) -> Arc<Map> {
+        Arc::clone(&self.map)
     }
 
     /// What the node counts with.
@@ -115,5 +147,21 @@ impl Running {
     /// Ends everything, durably.
     pub fn stop(&self, runtime: &Runtime) {
         runtime.block_on(self.node.stop());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::reached;
+
+    #[test]
+    fn who_listens_everywhere_is_reached_where_nodes_reach_it() {
+        for (listen, address, expected) in [
+            ("127.0.0.1:7073", "node-1:7074", "127.0.0.1:7073"),
+            ("0.0.0.0:7073", "node-1:7074", "node-1:7073"),
+            ("[::]:7073", "[fe80::1]:7074", "[fe80::1]:7073"),
+        ] {
+            assert_eq!(reached(listen.parse().unwrap(), address), expected);
+        }
     }
 }

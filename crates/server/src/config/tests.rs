@@ -87,6 +87,9 @@ fn bad_values_name_the_layer_and_the_setting() {
         ("max_connections", "0", "a number from 1"),
         ("insecure", "yes", "true or false"),
         ("http.x_request_id", "off", "use or ignore"),
+        ("resp.cluster_address", "node-1", "an address like"),
+        ("resp.cluster_address", "node 1:7073", "an address like"),
+        ("resp.cluster_address", "node-1:0", "an address like"),
         ("log", "loud=very", "a log filter"),
         ("data", "", "a folder"),
     ] {
@@ -107,7 +110,7 @@ fn other_machines_are_served_only_on_demand() {
         ("10.0.0.1:0", "false", false),
         ("0.0.0.0:0", "true", true),
     ] {
-        for name in ["http.listen", "resp.listen"] {
+        for name in ["http.listen", "resp.listen", "resp.cluster_listen"] {
             let given = vec![(name, address.to_owned()), ("insecure", insecure.to_owned())];
             let loaded = load(&Flags { config: None, given }, |_| None);
             assert_eq!(loaded.is_ok(), allowed, "{name} {address}, insecure {insecure}");

@@ -1,19 +1,17 @@
 //! How a loop gets its connections: the first one accepts for all and deals them out in turn.
 
 use std::io::{self, ErrorKind, Write};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mio::Interest;
-use mio::net::TcpStream;
 use parking_lot::Mutex;
 use rustix::net::sockopt;
 
 use super::connection::Connection;
-use super::event_loop::EventLoop;
-use super::inbox::Message;
+use super::event_loop::{EventLoop, Listener};
+use super::inbox::{Arrival, Message};
 use super::session::{Card, Profile, Session};
 
 /// Connections accepted in one wake-up: those that are there already shall not wait for all who come.
@@ -29,31 +27,37 @@ impl EventLoop {
     /// Accepts those who wait.
     pub(super) fn accept(&mut self) {
         self.accept_failed = false;
+        self.acceptable = false;
+        for at in 0..self.listeners.len() {
+            self.acceptable |= self.accept_at(at);
+        }
+    }
+
+    /// The same at one listener. Says whether there may be more.
+    fn accept_at(&mut self, at: usize) -> bool {
         for _ in 0..ACCEPTS_PER_WAKEUP {
-            let Some(listener) = &self.listener else {
-                self.acceptable = false;
-                return;
-            };
-            match listener.accept() {
-                Ok((socket, peer)) => self.welcome(socket, peer),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    self.acceptable = false;
-                    return;
+            let Listener { socket, is_of_cluster } = &self.listeners[at];
+            match socket.accept() {
+                Ok((socket, peer)) => {
+                    let is_of_cluster = *is_of_cluster;
+                    self.welcome(Arrival { socket, peer, is_of_cluster });
                 }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
                 Err(error)
                     if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
                 Err(error) => {
                     // Out of descriptors, most likely: tried again with the next tick.
                     tracing::warn!(%error, "a connection cannot be accepted");
                     self.accept_failed = true;
-                    return;
+                    return true;
                 }
             }
         }
+        true
     }
 
     /// Hands a new connection to the loop whose turn it is, unless there are too many.
-    fn welcome(&mut self, mut socket: TcpStream, peer: SocketAddr) {
+    fn welcome(&mut self, mut arrival: Arrival) {
         let statistics = &self.shared.statistics;
         // Only this thread adds, so nobody can come in between.
         if self.shared.connections.load(Ordering::Relaxed)
@@ -61,7 +65,7 @@ impl EventLoop {
         {
             statistics.connections_rejected.fetch_add(1, Ordering::Relaxed);
             // Fits any empty socket buffer; whether it arrives does not matter.
-            let _ = socket.write(b"-ERR max number of clients reached\r\n");
+            let _ = arrival.socket.write(b"-ERR max number of clients reached\r\n");
             return;
         }
         self.shared.connections.fetch_add(1, Ordering::Relaxed);
@@ -69,21 +73,23 @@ impl EventLoop {
         let chosen = self.next_loop;
         self.next_loop = (self.next_loop + 1) % self.shared.inboxes.len();
         if chosen == self.index {
-            self.adopt(socket, peer);
+            self.adopt(arrival);
         } else {
-            self.shared.inboxes[chosen].push(Message::Accepted(socket, peer));
+            self.shared.inboxes[chosen].push(Message::Accepted(arrival));
         }
     }
 
     /// Serves a connection from now on.
-    pub(super) fn adopt(&mut self, socket: TcpStream, peer: SocketAddr) {
-        if let Err(error) = self.try_adopt(socket, peer) {
+    pub(super) fn adopt(&mut self, arrival: Arrival) {
+        let peer = arrival.peer;
+        if let Err(error) = self.try_adopt(arrival) {
             tracing::debug!(%error, %peer, "a connection is lost before it began");
             self.shared.connections.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    fn try_adopt(&mut self, socket: TcpStream, peer: SocketAddr) -> io::Result<()> {
+    fn try_adopt(&mut self, arrival: Arrival) -> io::Result<()> {
+        let Arrival { socket, peer, is_of_cluster } = arrival;
         if self.stop_at_ms.is_some() {
             return Err(io::Error::other("the server is stopping"));
         }
@@ -98,6 +104,7 @@ impl EventLoop {
             id: self.shared.registry.next_id(),
             peer,
             local,
+            is_of_cluster,
             event_loop: self.index,
             token,
             connected_at_ms: self.now_ms,

@@ -8,6 +8,7 @@ use super::commands::{
     Complaint, Drafted, client, cluster, config, connection, diagnose, info, introspect, own,
 };
 use super::interpret::Interpreter;
+use super::session::Card;
 
 impl Interpreter<'_> {
     /// Drafts the answer. Says whether the connection ends with it.
@@ -20,7 +21,7 @@ impl Interpreter<'_> {
         let operand = arguments.get(1).unwrap_or_default();
         match command {
             Command::Ping => connection::ping(draft, session, arguments)?,
-            Command::Select => connection::select(draft, operand)?,
+            Command::Select => connection::select(draft, session, operand)?,
             Command::Auth => connection::authenticate(draft, arguments)?,
             Command::Hello => connection::hello(draft, session, arguments)?,
             Command::Echo => draft.literal(session.protocol, |encoder| encoder.bulk(operand)),
@@ -28,13 +29,17 @@ impl Interpreter<'_> {
                 session.watched.forget();
                 draft.fixed(b"+OK\r\n");
             }
+            Command::ReadOnly | Command::ReadWrite if session.card.is_of_cluster => {
+                session.looks_anywhere = command == Command::ReadOnly;
+                draft.fixed(b"+OK\r\n");
+            }
             other if other.spec().container_name() == "client" && other != Command::ClientHelp => {
                 return self.client(other, arguments);
             }
             other => {
-                let shared = self.shared;
+                let (shared, card) = (self.shared, &*session.card);
                 draft.try_literal(session.protocol, |encoder| {
-                    about_server(shared, other, arguments, encoder)
+                    about_server(shared, card, other, arguments, encoder)
                 })?;
             }
         }
@@ -53,9 +58,10 @@ impl Interpreter<'_> {
     }
 }
 
-/// Answers that do not depend on the connection.
+/// Answers that depend on nothing of the connection but where it came in.
 fn about_server(
     shared: &Shared,
+    card: &Card,
     command: Command,
     arguments: Arguments<'_, '_>,
     encoder: &mut Encoder<'_>,
@@ -66,13 +72,14 @@ fn about_server(
             encode_help(lookup(container.as_bytes()).unwrap_or(spec), encoder);
         }
         "command" => introspect::answer(command, arguments.tail(2), encoder)?,
-        "config" => config::answer(shared, command, arguments.tail(2), encoder)?,
+        "config" => config::answer(shared, card, command, arguments.tail(2), encoder)?,
         "latency" | "slowlog" | "memory" => diagnose::answer(shared, command, arguments, encoder)?,
         "cluster" | "asking" | "readonly" | "readwrite" | "role" | "wait" => {
-            cluster::answer(command, arguments, encoder)?;
+            let map = shared.map.as_deref().filter(|_| card.is_of_cluster);
+            cluster::answer(map, command, arguments, shared.clock.now_ms(), encoder)?;
         }
         "q.policy" => own::answer_policies(&*shared.counters, arguments.get(2), encoder),
-        "info" => encoder.verbatim(b"txt", info::text(shared, arguments.tail(1)).as_bytes()),
+        "info" => encoder.verbatim(b"txt", info::text(shared, card, arguments.tail(1)).as_bytes()),
         "time" => connection::time(shared, encoder),
         other => return Err(errors::unknown_command(other.as_bytes(), std::iter::empty()).into()),
     }

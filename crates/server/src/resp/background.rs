@@ -11,7 +11,8 @@ use quipu_counting::{Counters, Policy, Unavailable};
 use quipu_wire::refusal::unavailable_line;
 use quipu_wire::resp::{Encoder, Protocol};
 
-use super::commands::walks;
+use super::commands::{cluster, walks};
+use crate::cluster::map::Map;
 
 /// Two, so that one long KEYS does not stop everyone's SCAN.
 const THREADS: usize = 2;
@@ -41,6 +42,15 @@ pub enum Job {
     RandomKey {
         /// A random number.
         draw: u64,
+    },
+    /// CLUSTER COUNTKEYSINSLOT and CLUSTER GETKEYSINSLOT.
+    KeysInSlot {
+        /// Where they are looked for.
+        map: Arc<Map>,
+        /// Of which slot.
+        slot: u16,
+        /// How many are wanted; none only counts them.
+        most: Option<usize>,
     },
     /// Q.POLICY SET and Q.POLICY DEL.
     SetPolicy {
@@ -72,6 +82,9 @@ impl Job {
                 Some(key) => encoder.bulk(&key),
                 None => encoder.null(),
             }),
+            Job::KeysInSlot { map, slot, most } => {
+                cluster::answer_keys_in_slot(map, *slot, *most, now_ms, &mut encoder)
+            }
             Job::SetPolicy { pattern, policy } => {
                 let stores = policy.is_some();
                 counters

@@ -31,6 +31,8 @@ use super::slots::Slots;
 
 /// The token of the listener; connections have smaller ones.
 pub const LISTENER: Token = Token(usize::MAX);
+/// The token of the listener of the Redis Cluster protocol.
+pub const CLUSTER_LISTENER: Token = Token(usize::MAX - 2);
 /// The token of the inbox.
 pub const INBOX: Token = Token(usize::MAX - 1);
 
@@ -46,13 +48,21 @@ pub(super) const TICK: Duration = Duration::from_millis(250);
 /// How long a stopping loop waits for replies to be taken and pending work to be done.
 const DRAIN_MS: u64 = 5_000;
 
+/// Where connections come from.
+pub struct Listener {
+    /// The socket.
+    pub socket: TcpListener,
+    /// Whether those who come speak the Redis Cluster protocol.
+    pub is_of_cluster: bool,
+}
+
 /// The state of one thread.
 pub struct EventLoop {
     pub(super) index: usize,
     pub(super) shared: Arc<Shared>,
     pub(super) poll: Poll,
     /// The first loop accepts for all.
-    pub(super) listener: Option<TcpListener>,
+    pub(super) listeners: Vec<Listener>,
     /// Whether there may be connections to accept.
     pub(super) acceptable: bool,
     /// The last attempt failed: wait before the next.
@@ -78,13 +88,13 @@ pub struct EventLoop {
 
 impl EventLoop {
     /// A loop that is ready to run.
-    pub fn new(index: usize, shared: Arc<Shared>, poll: Poll, listener: Option<TcpListener>) -> EventLoop {
+    pub fn new(index: usize, shared: Arc<Shared>, poll: Poll, listeners: Vec<Listener>) -> EventLoop {
         let pressure = Pressure::new(shared.options.buffer_bytes_of_loop());
         EventLoop {
             index,
             shared,
             poll,
-            listener,
+            listeners,
             acceptable: false,
             accept_failed: false,
             next_loop: 0,
@@ -115,7 +125,7 @@ impl EventLoop {
             self.touch_queued();
             for event in &events {
                 match event.token() {
-                    LISTENER => self.acceptable = true,
+                    LISTENER | CLUSTER_LISTENER => self.acceptable = true,
                     INBOX => {}
                     token => {
                         if let Some(connection) = self.connections.get_mut(token) {
@@ -199,7 +209,7 @@ impl EventLoop {
 
     fn receive_message(&mut self, message: Message) {
         match message {
-            Message::Accepted(socket, peer) => self.adopt(socket, peer),
+            Message::Accepted(arrival) => self.adopt(arrival),
             Message::Finished { token, batch, result } => {
                 self.resume(token, |turn, connection| turn.finish(connection, batch, result));
             }
@@ -352,7 +362,7 @@ impl EventLoop {
 
     /// Accepts and reads no more. What was received is answered, what is pending is waited for.
     fn begin_stop(&mut self) {
-        self.listener = None;
+        self.listeners.clear();
         self.stop_at_ms = Some(self.now_ms + DRAIN_MS);
         for token in self.connections.tokens() {
             self.touch(token);

@@ -7,12 +7,23 @@ use mio::{Token, Waker};
 use parking_lot::Mutex;
 use quipu_counting::{Batch, Unavailable};
 
+/// A connection that was accepted.
+#[derive(Debug)]
+pub struct Arrival {
+    /// The socket.
+    pub socket: TcpStream,
+    /// The other end.
+    pub peer: SocketAddr,
+    /// Whether it came to the port of the Redis Cluster protocol.
+    pub is_of_cluster: bool,
+}
+
 /// Everything another thread can tell an event loop. At most one finished piece of work per connection is under way, and
 /// connections are limited, so the inbox is bounded.
 #[derive(Debug)]
 pub enum Message {
     /// A connection to serve.
-    Accepted(TcpStream, SocketAddr),
+    Accepted(Arrival),
     /// A batch that was pending has run.
     Finished {
         /// The connection that waits for it.

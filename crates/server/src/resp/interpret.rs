@@ -1,6 +1,11 @@
 //! From a decoded command to its draft: dispatch, and which commands must stand alone.
 
-use quipu_wire::commands::{Command, CommandSpec, is_http_request};
+use std::sync::Arc;
+
+use quipu_counting::Refusal;
+use quipu_counting::slot::slot;
+use quipu_wire::commands::{Command, CommandSpec, Flags, is_http_request};
+use quipu_wire::refusal::error_line;
 use quipu_wire::resp::{Arguments, errors};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -8,10 +13,12 @@ use rand::{Rng, SeedableRng};
 use super::Shared;
 use super::background::Job;
 use super::commands::{
-    Complaint, Deadline, Drafted, additions, is_option, keyspace, objects, own, resolve, values, walks,
+    Complaint, Deadline, Drafted, additions, cluster, is_option, keyspace, objects, own, resolve, values,
+    walks,
 };
 use super::plan::{Draft, Plan, REQUESTS_PER_BATCH_MAX, Unit};
 use super::session::{Mute, Session};
+use crate::cluster::map::Map;
 
 /// What to do about a command.
 #[derive(Debug)]
@@ -69,6 +76,7 @@ impl Interpreter<'_> {
     pub fn interpret(&mut self, arguments: Arguments<'_, '_>) -> Step {
         if self.session.transaction.is_none()
             && self.session.mute == Mute::No
+            && !self.session.card.is_of_cluster
             && let Some(drafted) = self.frequent(arguments)
         {
             if let Err(complaint) = drafted {
@@ -173,6 +181,12 @@ impl Interpreter<'_> {
             _ if arguments.len() > REQUESTS_PER_BATCH_MAX && !self.draft.is_empty() => return Step::Alone,
             _ => {}
         }
+        if let Some(complaint) = self.misdirected(spec, arguments) {
+            if let Some(transaction) = &mut self.session.transaction {
+                transaction.aborted = true;
+            }
+            return self.reply(|_| Err(complaint));
+        }
         let in_transaction = self.session.transaction.is_some();
         match spec.command {
             Command::Exec | Command::Discard | Command::Multi | Command::Quit | Command::Reset => {
@@ -180,8 +194,8 @@ impl Interpreter<'_> {
                 self.control(spec.command)
             }
             Command::Watch if in_transaction => self.reply(|_| Err(errors::WATCH_INSIDE_MULTI.into())),
-            _ if in_transaction => self.reply(|this| this.queue(arguments)),
-            command => match job(command, arguments) {
+            _ if in_transaction => self.reply(|this| this.queue(spec, arguments)),
+            command => match job(self.map(), command, arguments) {
                 Some(job) => self.background(command, job),
                 None => {
                     self.count(command);
@@ -189,6 +203,23 @@ impl Interpreter<'_> {
                 }
             },
         }
+    }
+
+    /// What a connection that speaks the Redis Cluster protocol is told.
+    pub(super) fn map(&self) -> Option<&Arc<Map>> {
+        self.shared.map.as_ref().filter(|_| self.session.card.is_of_cluster)
+    }
+
+    /// Why a client that finds the node of a key by itself should not have sent this here.
+    fn misdirected(&self, spec: &CommandSpec, arguments: Arguments<'_, '_>) -> Option<Complaint> {
+        let map = self.map()?;
+        let keys = spec.key_positions(arguments.len()).filter_map(|at| arguments.get(at));
+        let mut slots = keys.map(slot);
+        let slot = slots.next()?;
+        if slots.any(|other| other != slot) {
+            return Some(error_line(Refusal::CrossSlot, 0).into());
+        }
+        moved(map, slot, self.session.looks_anywhere && !spec.flags.contains(Flags::WRITE))
     }
 
     /// Commands that are never queued.
@@ -304,6 +335,11 @@ impl Interpreter<'_> {
     }
 }
 
+/// Where a client is sent that asks about a slot here, if it is.
+pub(super) fn moved(map: &Map, slot: u16, looks: bool) -> Option<Complaint> {
+    map.elsewhere(slot, looks).map(|address| format!("MOVED {slot} {address}").into())
+}
+
 /// Whether a command depends on what the commands before it did, or changes how they are answered.
 fn sees_the_rest(command: Command) -> bool {
     matches!(
@@ -319,13 +355,20 @@ fn sees_the_rest(command: Command) -> bool {
 }
 
 /// The job of a command that is done in the background; none for all others.
-pub(super) fn job(command: Command, arguments: Arguments<'_, '_>) -> Option<Result<Job, Complaint>> {
+pub(super) fn job(
+    map: Option<&Arc<Map>>,
+    command: Command,
+    arguments: Arguments<'_, '_>,
+) -> Option<Result<Job, Complaint>> {
     let operand = || arguments.get(1).unwrap_or_default();
     match command {
         Command::Scan => Some(walks::scan(arguments)),
         Command::Keys => Some(Ok(Job::Keys { pattern: operand().to_vec() })),
         Command::RandomKey => Some(Ok(Job::RandomKey { draw: SmallRng::from_os_rng().random() })),
         Command::QPolicySet | Command::QPolicyDel => Some(own::change_policy(command, arguments.tail(2))),
+        Command::ClusterCountKeysInSlot | Command::ClusterGetKeysInSlot => {
+            map.map(|map| cluster::keys_in_slot(map, command, arguments))
+        }
         _ => None,
     }
 }

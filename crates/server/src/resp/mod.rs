@@ -37,6 +37,7 @@ use rand::{Rng, SeedableRng};
 use rustix::net::sockopt;
 
 use crate::clock::Clock;
+use crate::cluster::map::Map;
 
 pub mod admission;
 pub mod answer;
@@ -57,7 +58,7 @@ pub mod transaction;
 pub mod watch;
 
 use background::Background;
-use event_loop::{EventLoop, INBOX, LISTENER};
+use event_loop::{CLUSTER_LISTENER, EventLoop, INBOX, LISTENER, Listener};
 use inbox::{Inbox, Message};
 use pressure::Closed;
 use session::Registry;
@@ -143,6 +144,8 @@ pub struct Shared {
     pub options: Options,
     /// Where it listens.
     pub address: SocketAddr,
+    /// What those are told who speak the Redis Cluster protocol.
+    pub map: Option<Arc<Map>>,
     /// When it began.
     pub started_at_ms: u64,
     /// Tells two lives of the server apart: forty hexadecimal digits, as clients expect.
@@ -251,6 +254,14 @@ impl Statistics {
     }
 }
 
+/// The port of a node of a cluster that speaks the Redis Cluster protocol.
+pub struct ClusterPort {
+    /// Where it listens.
+    pub listener: std::net::TcpListener,
+    /// What clients are told there.
+    pub map: Arc<Map>,
+}
+
 /// A running front.
 pub struct RespServer {
     shared: Arc<Shared>,
@@ -258,24 +269,28 @@ pub struct RespServer {
 }
 
 impl RespServer {
-    /// Serves those who connect to `listener`.
+    /// Serves those who connect to `listener`, and of a node of a cluster those who connect to its other port.
     pub fn start(
         options: Options,
         listener: std::net::TcpListener,
+        cluster: Option<ClusterPort>,
         counters: Arc<dyn Counters>,
         clock: Arc<Clock>,
     ) -> io::Result<RespServer> {
-        listener.set_nonblocking(true)?;
-        // Those who are accepted inherit it.
-        sockopt::set_socket_recv_buffer_size(&listener, SOCKET_BUFFER_BYTES)?;
-        sockopt::set_socket_send_buffer_size(&listener, SOCKET_BUFFER_BYTES)?;
-        let mut listener = TcpListener::from_std(listener);
         let address = listener.local_addr()?;
+        let (cluster, map) = cluster.map(|cluster| (cluster.listener, cluster.map)).unzip();
+        let mut listeners = vec![Listener { socket: ready(listener)?, is_of_cluster: false }];
+        if let Some(listener) = cluster {
+            listeners.push(Listener { socket: ready(listener)?, is_of_cluster: true });
+        }
         let polls =
             (0..options.event_loops.max(1)).map(|_| Poll::new()).collect::<io::Result<Vec<Poll>>>()?;
         let inbox = |poll: &Poll| Ok(Inbox::new(Waker::new(poll.registry(), INBOX)?));
         let inboxes = polls.iter().map(inbox).collect::<io::Result<Vec<Inbox>>>()?;
-        polls[0].registry().register(&mut listener, LISTENER, Interest::READABLE)?;
+        for Listener { socket, is_of_cluster } in &mut listeners {
+            let token = if *is_of_cluster { CLUSTER_LISTENER } else { LISTENER };
+            polls[0].registry().register(socket, token, Interest::READABLE)?;
+        }
         let mut random = SmallRng::from_os_rng();
         let shared = Arc::new(Shared {
             started_at_ms: clock.now_ms(),
@@ -292,12 +307,12 @@ impl RespServer {
             clock,
             options,
             address,
+            map,
             inboxes,
         });
         let mut server = RespServer { shared: Arc::clone(&shared), threads: Vec::new() };
-        let mut listener = Some(listener);
         for (index, poll) in polls.into_iter().enumerate() {
-            let event_loop = EventLoop::new(index, Arc::clone(&shared), poll, listener.take());
+            let event_loop = EventLoop::new(index, Arc::clone(&shared), poll, std::mem::take(&mut listeners));
             let thread = thread::Builder::new().name(format!("resp-{index}")).spawn(move || {
                 if let Err(error) = event_loop.run() {
                     tracing::error!(%error, "an event loop failed");
@@ -308,7 +323,7 @@ impl RespServer {
         Ok(server)
     }
 
-    /// Where it listens.
+    /// Where it listens, but for the port of a cluster.
     pub fn address(&self) -> SocketAddr {
         self.shared.address
     }
@@ -329,4 +344,13 @@ impl RespServer {
             }
         }
     }
+}
+
+/// A listener for a loop.
+fn ready(listener: std::net::TcpListener) -> io::Result<TcpListener> {
+    listener.set_nonblocking(true)?;
+    // Those who are accepted inherit it.
+    sockopt::set_socket_recv_buffer_size(&listener, SOCKET_BUFFER_BYTES)?;
+    sockopt::set_socket_send_buffer_size(&listener, SOCKET_BUFFER_BYTES)?;
+    Ok(TcpListener::from_std(listener))
 }

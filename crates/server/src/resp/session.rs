@@ -32,6 +32,8 @@ pub struct Session {
     pub watched: Watched,
     /// Whether replies are sent.
     pub mute: Mute,
+    /// READONLY: whoever holds a counter may be asked to look at it.
+    pub looks_anywhere: bool,
     /// For CLIENT LIST.
     pub last_command: &'static str,
 }
@@ -46,6 +48,7 @@ impl Session {
             staged: None,
             watched: Watched::default(),
             mute: Mute::No,
+            looks_anywhere: false,
             last_command: "NULL",
         }
     }
@@ -90,6 +93,12 @@ pub struct Transaction {
     pub commands: u32,
     /// A command was refused when it was queued, so EXEC will refuse all.
     pub aborted: bool,
+    /// The slot of its keys; kept on the port of the Redis Cluster protocol.
+    pub slot: Option<u16>,
+    /// Its keys have more than one.
+    pub crosses_slots: bool,
+    /// Some of its commands write.
+    pub writes: bool,
 }
 
 impl Transaction {
@@ -116,6 +125,8 @@ pub struct Card {
     pub peer: SocketAddr,
     /// This end.
     pub local: SocketAddr,
+    /// Whether it speaks the Redis Cluster protocol: who asks about slots of another node is sent there.
+    pub is_of_cluster: bool,
     /// Which loop serves it.
     pub event_loop: usize,
     /// Under which token.
@@ -124,6 +135,13 @@ pub struct Card {
     pub connected_at_ms: u64,
     /// What changes.
     pub profile: Mutex<Profile>,
+}
+
+impl Card {
+    /// What HELLO and INFO call it.
+    pub fn mode(&self) -> &'static str {
+        if self.is_of_cluster { "cluster" } else { "standalone" }
+    }
 }
 
 /// The part of a [`Card`] that changes.

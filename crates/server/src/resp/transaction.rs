@@ -10,13 +10,15 @@
 
 use std::collections::VecDeque;
 
-use quipu_counting::{Action, Condition, GroupKind};
-use quipu_wire::commands::Command;
+use quipu_counting::slot::slot;
+use quipu_counting::{Action, Condition, GroupKind, Refusal};
+use quipu_wire::commands::{Command, CommandSpec, Flags};
+use quipu_wire::refusal::error_line;
 use quipu_wire::resp::{Arguments, Decoder, Encoder, Pipeline, errors};
 
 use super::commands::connection::Hello;
 use super::commands::{Complaint, Drafted, resolve};
-use super::interpret::{Interpreter, Step, job};
+use super::interpret::{Interpreter, Step, job, moved};
 use super::plan::Plan;
 use super::session::{Mute, Transaction};
 
@@ -83,6 +85,10 @@ fn is_staged(command: Command) -> bool {
             | Command::QPolicyDel
             | Command::QPolicyGet
             | Command::QPolicyList
+            | Command::ClusterCountKeysInSlot
+            | Command::ClusterGetKeysInSlot
+            | Command::ReadOnly
+            | Command::ReadWrite
     )
 }
 
@@ -106,14 +112,29 @@ impl Interpreter<'_> {
     }
 
     /// A command behind MULTI.
-    pub(super) fn queue(&mut self, arguments: Arguments<'_, '_>) -> Drafted {
+    pub(super) fn queue(&mut self, spec: &CommandSpec, arguments: Arguments<'_, '_>) -> Drafted {
+        let is_of_cluster = self.session.card.is_of_cluster;
         let Some(transaction) = &mut self.session.transaction else { return Ok(()) };
         if !transaction.queue(arguments) {
             transaction.aborted = true;
             return Err(TRANSACTION_FULL.into());
         }
+        let key = spec.key_positions(arguments.len()).next().filter(|_| is_of_cluster);
+        if let Some(slot) = key.and_then(|at| arguments.get(at)).map(slot) {
+            transaction.crosses_slots |= *transaction.slot.get_or_insert(slot) != slot;
+        }
+        transaction.writes |= spec.flags.contains(Flags::WRITE);
         self.draft.fixed(b"+QUEUED\r\n");
         Ok(())
+    }
+
+    /// Why EXEC should not have come here: the leader may be another than when the commands were queued.
+    fn misdirected_transaction(&self, transaction: &Transaction) -> Option<Complaint> {
+        let (map, slot) = (self.map()?, transaction.slot?);
+        if transaction.crosses_slots {
+            return Some(error_line(Refusal::CrossSlot, 0).into());
+        }
+        moved(map, slot, self.session.looks_anywhere && !transaction.writes)
     }
 
     /// EXEC.
@@ -122,6 +143,9 @@ impl Interpreter<'_> {
             return self.reply(|_| Err(errors::EXEC_WITHOUT_MULTI.into()));
         };
         let watched = self.session.watched.take();
+        if let Some(complaint) = self.misdirected_transaction(&transaction) {
+            return self.reply(|_| Err(complaint));
+        }
         if transaction.aborted {
             return self.reply(|_| Err(errors::EXEC_ABORT.into()));
         }
@@ -234,7 +258,7 @@ impl Interpreter<'_> {
                 waits_for = Some(Step::Alone);
                 break;
             }
-            match job(command, arguments) {
+            match job(self.map(), command, arguments) {
                 Some(Ok(_)) if !self.draft.is_empty() => {
                     waits_for = Some(Step::Alone);
                     break;

@@ -87,8 +87,8 @@ const SIGNS: &[(&str, Sign)] = &[
     ("restored payloads", |_| false),
     ("all or none", |_| false),
     ("later commands", |seen| {
-        seen.word(0) == "client"
-            && ["setinfo", "no-touch"].contains(&&*seen.word(1))
+        let later = [("client", "setinfo"), ("client", "no-touch"), ("cluster", "myshardid")];
+        later.contains(&(&*seen.word(0), &*seen.word(1)))
             && seen.theirs.starts_with(b"-ERR unknown subcommand")
     }),
     // Scripts watch what exists, or remove nothing.

@@ -88,7 +88,7 @@ pub fn start_front(counters: Arc<dyn Counters>, change: impl FnOnce(&mut Options
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let mut options = Options::default();
     change(&mut options);
-    RespServer::start(options, listener, counters, Arc::new(Clock::new())).expect("a front")
+    RespServer::start(options, listener, None, counters, Arc::new(Clock::new())).expect("a front")
 }
 
 /// A real Redis that keeps nothing.

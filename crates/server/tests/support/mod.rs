@@ -1,6 +1,7 @@
 //! Starts the real binary on free ports, finds out where it listens, and talks to it over plain sockets.
 #![allow(dead_code, clippy::unwrap_used)] // each test file uses its own part of this; a panic here is a failed test
 
+pub mod cluster;
 pub mod terminal;
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -20,6 +21,8 @@ pub struct Server {
     pub http: SocketAddr,
     /// Where RESP listens.
     pub resp: SocketAddr,
+    /// Where a node of a cluster speaks the Redis Cluster protocol.
+    pub resp_cluster: Option<SocketAddr>,
     log: Arc<Mutex<Vec<String>>>,
     log_reader: Option<JoinHandle<()>>,
 }
@@ -47,7 +50,7 @@ impl Server {
             .expect("the binary starts");
         let mut stderr = BufReader::new(child.stderr.take().expect("stderr is piped"));
         let log = Arc::new(Mutex::new(Vec::new()));
-        let (http, resp) = loop {
+        let (http, resp, resp_cluster) = loop {
             let mut line = String::new();
             if stderr.read_line(&mut line).expect("stderr is text") == 0 {
                 panic!("the server ended before it served: {:?}", log.lock().unwrap());
@@ -64,7 +67,7 @@ impl Server {
                 sink.lock().unwrap().push(line);
             }
         });
-        Server { child, http, resp, log, log_reader: Some(log_reader) }
+        Server { child, http, resp, resp_cluster, log, log_reader: Some(log_reader) }
     }
 
     /// The id of the process.
@@ -142,7 +145,7 @@ impl Drop for Server {
 pub fn serve_command(data: &Path) -> Command {
     let mut command = quipu();
     command
-        .envs([("QUIPU_HTTP", "127.0.0.1:0"), ("QUIPU_RESP", "127.0.0.1:0")])
+        .envs(["QUIPU_HTTP", "QUIPU_RESP", "QUIPU_RESP_CLUSTER"].map(|name| (name, "127.0.0.1:0")))
         .args(["serve", "--data"])
         .arg(data);
     command
@@ -165,12 +168,12 @@ pub fn run(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
 }
 
 /// The addresses in `quipu 0.1.0 serves: http 127.0.0.1:7070, resp 127.0.0.1:7071, data ...`.
-fn parse_ready_line(line: &str) -> Option<(SocketAddr, SocketAddr)> {
+fn parse_ready_line(line: &str) -> Option<(SocketAddr, SocketAddr, Option<SocketAddr>)> {
     let facts = line.split_once(" serves: ")?.1;
     let address = |front: &str| {
         facts.split(", ").find_map(|fact| fact.trim().strip_prefix(front)?.trim().parse::<SocketAddr>().ok())
     };
-    Some((address("http ")?, address("resp ")?))
+    Some((address("http ")?, address("resp ")?, address("resp-cluster ")))
 }
 
 /// Writes `bytes`, then reads until the server closes the connection.

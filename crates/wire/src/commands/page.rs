@@ -23,7 +23,14 @@ const CHAPTERS: &[(&str, &str, &str)] = &[
     ),
     ("connection", "Connections", ""),
     ("server", "Server", ""),
-    ("cluster", "Cluster", "Without a cluster these are answered as by a Redis without one."),
+    (
+        "cluster",
+        "Cluster",
+        "The cluster port of a node speaks the Redis Cluster protocol: who asks about a slot that another node leads is sent there \
+         (`MOVED`), and keys of one command or transaction share a slot (`CROSSSLOT`). Commands without keys speak of all \
+         counters on every node: a client that adds up what DBSIZE says on each of them counts too much. On the RESP port, where \
+         every node answers everything, these are answered as by a Redis without a cluster.",
+    ),
 ];
 
 /// The whole page.

@@ -265,29 +265,35 @@ commands! {
         "" "Forgets the watched keys.";
 
     Asking "asking" 1 (0 0 0) [FAST] [CONNECTION] [] [] "cluster" "3.0.0"
-        "" "Refused: this is no cluster.";
+        "" "Accepted on the cluster port; no slot is ever half moved.";
     Cluster "cluster" -2 (0 0 0) [] [] [] [] "cluster" "3.0.0"
-        "" "Refused but for KEYSLOT: this is no cluster.";
+        "" "Who is to be asked about which slots; on the cluster port.";
+    ClusterCountFailureReports "cluster|count-failure-reports" 3 (0 0 0) [ADMIN STALE] [] [] [VARIES] "cluster" "3.0.0"
+        "node-id" "Answers 0: nodes do not report each other, they elect.";
     ClusterCountKeysInSlot "cluster|countkeysinslot" 3 (0 0 0) [STALE] [] [] [] "cluster" "3.0.0"
-        "slot" "Refused: this is no cluster.";
+        "slot" "How many counters of a slot this node holds.";
+    ClusterGetKeysInSlot "cluster|getkeysinslot" 4 (0 0 0) [STALE] [] [] [VARIES] "cluster" "3.0.0"
+        "slot count" "Keys of a slot that this node holds.";
     ClusterHelp "cluster|help" 2 (0 0 0) [LOADING STALE] [] [] [] "cluster" "5.0.0"
         "" "Prints this help.";
     ClusterInfo "cluster|info" 2 (0 0 0) [STALE] [] [] [VARIES] "cluster" "3.0.0"
-        "" "Refused: this is no cluster.";
+        "" "Whether every slot has a leader, and how many nodes there are.";
     ClusterKeySlot "cluster|keyslot" 3 (0 0 0) [STALE] [] [] [] "cluster" "3.0.0"
         "key" "The slot of a key.";
     ClusterMyId "cluster|myid" 2 (0 0 0) [STALE] [] [] [] "cluster" "3.0.0"
-        "" "Refused: this is no cluster.";
+        "" "The name of this node.";
+    ClusterMyShardId "cluster|myshardid" 2 (0 0 0) [STALE] [] [] [VARIES] "cluster" "7.2.0"
+        "" "The name of this node, which stands for the slots it leads.";
     ClusterNodes "cluster|nodes" 2 (0 0 0) [STALE] [] [] [VARIES] "cluster" "3.0.0"
-        "" "Refused: this is no cluster.";
+        "" "A line for every node, with the slots it leads.";
     ClusterShards "cluster|shards" 2 (0 0 0) [STALE] [] [] [VARIES] "cluster" "7.0.0"
-        "" "Refused: this is no cluster.";
+        "" "Slots with the node that leads them and the other replicas, by shard.";
     ClusterSlots "cluster|slots" 2 (0 0 0) [STALE] [] [] [VARIES] "cluster" "3.0.0"
-        "" "Refused: this is no cluster.";
+        "" "Slots with the node that leads them and the other replicas, by range.";
     ReadOnly "readonly" 1 (0 0 0) [LOADING STALE FAST] [CONNECTION] [] [] "cluster" "3.0.0"
-        "" "Refused: this is no cluster.";
+        "" "From now on any replica may be asked to look; it answers what its leader knows.";
     ReadWrite "readwrite" 1 (0 0 0) [LOADING STALE FAST] [CONNECTION] [] [] "cluster" "3.0.0"
-        "" "Refused: this is no cluster.";
+        "" "From now on who looks is sent to the leader too.";
 
     QAdd "q.add" -3 (1 1 1) [WRITE DENYOOM FAST] [STRING] [RW ACCESS UPDATE] [] "quipu" "0.1.0"
         "key delta [ID id] [MIN min] [MAX max] [SATURATE] [PX milliseconds] [IFVERSION version]" "Adds once per request id, within bounds, at a version. Answers value, applied, version, duplicate.";

@@ -39,6 +39,8 @@ pub const TIMEOUT_NOT_AN_INTEGER: &str = "ERR timeout is not an integer or out o
 pub const TIMEOUT_NEGATIVE: &str = "ERR timeout is negative";
 /// A command of a cluster, where there is none.
 pub const CLUSTER_DISABLED: &str = "ERR This instance has cluster support disabled";
+/// `SELECT` of a database other than 0 where there is a cluster.
+pub const SELECT_IN_CLUSTER: &str = "ERR SELECT is not allowed in cluster mode";
 /// `RESTORE` without `REPLACE`.
 pub const BUSY_KEY: &str = "BUSYKEY Target key name already exists.";
 /// `OBJECT FREQ` where no frequencies are kept.

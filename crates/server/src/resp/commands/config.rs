@@ -12,6 +12,7 @@ use super::Complaint;
 use crate::resp::Shared;
 use crate::resp::admission::KEEP_ALIVE;
 use crate::resp::inbox::Message;
+use crate::resp::session::Card;
 
 /// What maxclients may be, as in Redis.
 const CONNECTIONS_ALLOWED: RangeInclusive<u32> = 1..=u32::MAX;
@@ -24,13 +25,14 @@ const CANNOT_BE_SET: &str = "can't set immutable config";
 /// Answers a subcommand.
 pub fn answer(
     shared: &Shared,
+    card: &Card,
     command: Command,
     operands: Arguments<'_, '_>,
     encoder: &mut Encoder<'_>,
 ) -> Result<(), Complaint> {
     match command {
         Command::ConfigGet => {
-            let parameters = parameters(shared);
+            let parameters = parameters(shared, card);
             let found = asked(&parameters, operands);
             encoder.map(found.len());
             for (name, value) in found {
@@ -39,7 +41,7 @@ pub fn answer(
             }
         }
         Command::ConfigSet => {
-            set(shared, operands)?;
+            set(shared, card, operands)?;
             encoder.ok();
         }
         Command::ConfigResetStat => {
@@ -75,7 +77,7 @@ fn asked<'p>(
 }
 
 /// All parameters, in the order of their names.
-fn parameters(shared: &Shared) -> Vec<(&'static str, String)> {
+fn parameters(shared: &Shared, card: &Card) -> Vec<(&'static str, String)> {
     let options = &shared.options;
     let sync_policy = match options.durability.as_str() {
         "sync" => "always",
@@ -87,7 +89,7 @@ fn parameters(shared: &Shared) -> Vec<(&'static str, String)> {
         ("appendonly", "yes".into()),
         ("bind", shared.address.ip().to_string()),
         ("client-query-buffer-limit", options.limits.frame_bytes.to_string()),
-        ("cluster-enabled", "no".into()),
+        ("cluster-enabled", if card.is_of_cluster { "yes" } else { "no" }.into()),
         ("databases", "1".into()),
         ("io-threads", shared.inboxes.len().to_string()),
         ("latency-monitor-threshold", "0".into()),
@@ -95,7 +97,7 @@ fn parameters(shared: &Shared) -> Vec<(&'static str, String)> {
         ("maxmemory", "0".into()),
         ("maxmemory-policy", "noeviction".into()),
         ("notify-keyspace-events", String::new()),
-        ("port", shared.address.port().to_string()),
+        ("port", card.local.port().to_string()),
         ("proto-max-bulk-len", options.limits.argument_bytes.to_string()),
         ("save", String::new()),
         ("slowlog-log-slower-than", "-1".into()),
@@ -107,11 +109,11 @@ fn parameters(shared: &Shared) -> Vec<(&'static str, String)> {
 
 /// All or none: every pair is checked before one is set, first the names and then the values, as in Redis. What cannot be
 /// changed may be set to what it is.
-fn set(shared: &Shared, operands: Arguments<'_, '_>) -> Result<(), Complaint> {
+fn set(shared: &Shared, card: &Card, operands: Arguments<'_, '_>) -> Result<(), Complaint> {
     if !operands.len().is_multiple_of(2) {
         return Err(errors::SYNTAX.into());
     }
-    let parameters = parameters(shared);
+    let parameters = parameters(shared, card);
     let mut pairs = Vec::<(&(_, String), &[u8], &[u8])>::new();
     for (word, value) in operands.iter().step_by(2).zip(operands.iter().skip(1).step_by(2)) {
         let found = parameters.iter().find(|(name, _)| word.eq_ignore_ascii_case(name.as_bytes()));

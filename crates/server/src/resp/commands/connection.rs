@@ -23,9 +23,10 @@ pub fn ping(draft: &mut Draft, session: &Session, arguments: Arguments<'_, '_>) 
 }
 
 /// SELECT: there is only database 0.
-pub fn select(draft: &mut Draft, number: &[u8]) -> Drafted {
+pub fn select(draft: &mut Draft, session: &Session, number: &[u8]) -> Drafted {
     match i32::try_from(integer(number)?) {
         Ok(0) => draft.fixed(b"+OK\r\n"),
+        Ok(_) if session.card.is_of_cluster => return Err(errors::SELECT_IN_CLUSTER.into()),
         Ok(_) => return Err(errors::DB_OUT_OF_RANGE.into()),
         Err(_) => return Err(errors::OUT_OF_INT_RANGE.into()),
     }
@@ -93,6 +94,7 @@ pub fn hello(draft: &mut Draft, session: &mut Session, arguments: Arguments<'_, 
     let protocol = protocol.unwrap_or(session.protocol);
     session.protocol = protocol;
     let id = session.card.id as i64;
+    let mode = session.card.mode();
     draft.literal(protocol, |encoder| {
         encoder.map(7);
         let mut pair = |name: &str, value: &str| {
@@ -105,7 +107,7 @@ pub fn hello(draft: &mut Draft, session: &mut Session, arguments: Arguments<'_, 
         encoder.integer(protocol.number());
         encoder.bulk(b"id");
         encoder.integer(id);
-        for text in ["mode", "standalone", "role", "master", "modules"] {
+        for text in ["mode", mode, "role", "master", "modules"] {
             encoder.bulk(text.as_bytes());
         }
         encoder.array(0);

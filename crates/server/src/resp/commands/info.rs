@@ -9,10 +9,11 @@ use quipu_wire::commands::ROWS;
 use quipu_wire::resp::Arguments;
 
 use crate::resp::pressure::Closed;
+use crate::resp::session::Card;
 use crate::resp::{Calls, REDIS_VERSION, Shared};
 
 /// Writes one section's lines, without its title.
-type Section = fn(&Shared, &mut String) -> std::fmt::Result;
+type Section = fn(&Shared, &Card, &mut String) -> std::fmt::Result;
 
 /// The sections, in the order they are shown, and whether they are shown unasked.
 const SECTIONS: [(&str, Section, bool); 11] = [
@@ -30,7 +31,7 @@ const SECTIONS: [(&str, Section, bool); 11] = [
 ];
 
 /// The text for the sections asked for.
-pub fn text(shared: &Shared, names: Arguments<'_, '_>) -> String {
+pub fn text(shared: &Shared, card: &Card, names: Arguments<'_, '_>) -> String {
     let wanted: BTreeSet<Vec<u8>> = names.iter().map(<[u8]>::to_ascii_lowercase).collect();
     let has = |name: &str| wanted.contains(name.as_bytes());
     let everything = has("all") || has("everything");
@@ -42,7 +43,7 @@ pub fn text(shared: &Shared, names: Arguments<'_, '_>) -> String {
                 text.push_str("\r\n");
             }
             // Writing to a string cannot fail.
-            let _ = write!(text, "# {title}\r\n").and_then(|()| section(shared, &mut text));
+            let _ = write!(text, "# {title}\r\n").and_then(|()| section(shared, card, &mut text));
         }
     }
     text
@@ -53,21 +54,21 @@ pub fn fact(facts: &[(&'static str, u64)], name: &str) -> u64 {
     facts.iter().find(|(found, _)| *found == name).map_or(0, |(_, number)| *number)
 }
 
-fn server(shared: &Shared, out: &mut String) -> std::fmt::Result {
+fn server(shared: &Shared, card: &Card, out: &mut String) -> std::fmt::Result {
     let now_ms = shared.clock.now_ms();
     let uptime_s = now_ms.saturating_sub(shared.started_at_ms) / 1000;
     write!(out, "redis_version:{REDIS_VERSION}\r\nquipu_version:{}\r\n", env!("CARGO_PKG_VERSION"))?;
-    write!(out, "redis_mode:standalone\r\nos:{} {}\r\n", std::env::consts::OS, std::env::consts::ARCH)?;
+    write!(out, "redis_mode:{}\r\nos:{} {}\r\n", card.mode(), std::env::consts::OS, std::env::consts::ARCH)?;
     write!(out, "arch_bits:{}\r\nmultiplexing_api:epoll\r\n", usize::BITS)?;
     write!(out, "process_id:{}\r\nrun_id:{}\r\n", std::process::id(), shared.run_id)?;
-    write!(out, "tcp_port:{}\r\nserver_time_usec:{}\r\n", shared.address.port(), now_ms * 1000)?;
+    write!(out, "tcp_port:{}\r\nserver_time_usec:{}\r\n", card.local.port(), now_ms * 1000)?;
     write!(out, "uptime_in_seconds:{uptime_s}\r\nuptime_in_days:{}\r\n", uptime_s / 86_400)?;
     let executable = std::env::current_exe().unwrap_or_default();
     write!(out, "executable:{}\r\nconfig_file:\r\n", executable.display())?;
     write!(out, "io_threads_active:{}\r\n", shared.inboxes.len())
 }
 
-fn clients(shared: &Shared, out: &mut String) -> std::fmt::Result {
+fn clients(shared: &Shared, _: &Card, out: &mut String) -> std::fmt::Result {
     let max = shared.connections_max.load(Ordering::Relaxed);
     write!(
         out,
@@ -78,7 +79,7 @@ fn clients(shared: &Shared, out: &mut String) -> std::fmt::Result {
     write!(out, "tracking_clients:0\r\nclients_in_timeout_table:0\r\n")
 }
 
-fn memory(shared: &Shared, out: &mut String) -> std::fmt::Result {
+fn memory(shared: &Shared, _: &Card, out: &mut String) -> std::fmt::Result {
     let (resident, peak) = (resident_bytes(), kilobytes("/proc/self/status", "VmHWM:"));
     let facts = shared.counters.facts();
     for (name, bytes) in [
@@ -117,14 +118,14 @@ fn human(bytes: u64) -> String {
     }
 }
 
-fn persistence(shared: &Shared, out: &mut String) -> std::fmt::Result {
+fn persistence(shared: &Shared, _: &Card, out: &mut String) -> std::fmt::Result {
     write!(out, "loading:0\r\nasync_loading:0\r\nrdb_bgsave_in_progress:0\r\nrdb_last_bgsave_status:ok\r\n")?;
     write!(out, "aof_enabled:1\r\naof_rewrite_in_progress:0\r\naof_rewrite_scheduled:0\r\n")?;
     write!(out, "aof_last_bgrewrite_status:ok\r\naof_last_write_status:ok\r\n")?;
     write!(out, "durability:{}\r\n", shared.options.durability)
 }
 
-fn stats(shared: &Shared, out: &mut String) -> std::fmt::Result {
+fn stats(shared: &Shared, _: &Card, out: &mut String) -> std::fmt::Result {
     let (statistics, facts) = (&shared.statistics, shared.counters.facts());
     let commands = statistics.commands.load(Ordering::Relaxed);
     let accepted = statistics.connections_accepted.load(Ordering::Relaxed);
@@ -144,14 +145,14 @@ fn stats(shared: &Shared, out: &mut String) -> std::fmt::Result {
     Ok(())
 }
 
-fn replication(shared: &Shared, out: &mut String) -> std::fmt::Result {
+fn replication(shared: &Shared, _: &Card, out: &mut String) -> std::fmt::Result {
     write!(out, "role:master\r\nconnected_slaves:0\r\nmaster_failover_state:no-failover\r\n")?;
     write!(out, "master_replid:{}\r\nmaster_replid2:{:040}\r\n", shared.run_id, 0)?;
     write!(out, "master_repl_offset:0\r\nsecond_repl_offset:-1\r\nrepl_backlog_active:0\r\n")
 }
 
 /// Time on processors, which the system counts in hundredths of a second.
-fn cpu(_: &Shared, out: &mut String) -> std::fmt::Result {
+fn cpu(_: &Shared, _: &Card, out: &mut String) -> std::fmt::Result {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // The second field is the name of the program, in parentheses, and may hold anything.
     let fields: Vec<&str> = text.rsplit(") ").next().unwrap_or_default().split(' ').collect();
@@ -162,13 +163,13 @@ fn cpu(_: &Shared, out: &mut String) -> std::fmt::Result {
     write!(out, "used_cpu_sys:{:.6}\r\nused_cpu_user:{:.6}\r\n", seconds(12), seconds(11))
 }
 
-fn modules(_: &Shared, _: &mut String) -> std::fmt::Result {
+fn modules(_: &Shared, _: &Card, _: &mut String) -> std::fmt::Result {
     Ok(())
 }
 
 /// Calls alone: commands of many connections are executed together, so one of them has no time of its own. Those who
 /// read this want every field; what is not counted is 0.
-fn command_stats(shared: &Shared, out: &mut String) -> std::fmt::Result {
+fn command_stats(shared: &Shared, _: &Card, out: &mut String) -> std::fmt::Result {
     for spec in ROWS {
         let calls: u64 = shared.calls.iter().map(|calls: &Calls| calls.of(spec.command)).sum();
         if calls > 0 {
@@ -182,11 +183,11 @@ fn command_stats(shared: &Shared, out: &mut String) -> std::fmt::Result {
     Ok(())
 }
 
-fn cluster(_: &Shared, out: &mut String) -> std::fmt::Result {
-    write!(out, "cluster_enabled:0\r\n")
+fn cluster(_: &Shared, card: &Card, out: &mut String) -> std::fmt::Result {
+    write!(out, "cluster_enabled:{}\r\n", u8::from(card.is_of_cluster))
 }
 
-fn keyspace(shared: &Shared, out: &mut String) -> std::fmt::Result {
+fn keyspace(shared: &Shared, _: &Card, out: &mut String) -> std::fmt::Result {
     match fact(&shared.counters.facts(), "counters") {
         0 => Ok(()),
         count => write!(out, "db0:keys={count},expires=0,avg_ttl=0\r\n"),

@@ -118,8 +118,9 @@ fn settle_all(counters: &dyn Counters, now_ms: u64) -> Result<(), Unavailable> {
     batch.push(b"", Action::Count);
     match counters.execute(&mut batch, now_ms)? {
         Execution::Done { offset } => counters.settle(offset),
-        // Counting looks at no counter, so it has nothing to wait for.
-        Execution::Pending => Err(Unavailable::Busy("the number of counters is not known yet".into())),
+        // Counting looks at no counter, so only a node of a cluster would have to wait: for others, while what its own
+        // replica has shown is agreed on.
+        Execution::Pending => Ok(()),
     }
 }
 
