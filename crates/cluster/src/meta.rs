@@ -6,6 +6,7 @@
 //! ```text
 //! meta   := version:1 cluster:16 partitions:v replicas:v epoch:v
 //!           nodes:v (node:v member)*  partitions:v (nodes:v node:v*)*  policies:v (pattern policy)*
+//!           removed:v node:v*
 //! member := address zone:maybe folder:16 leaving:1 resp http
 //! change := 1 cluster:16 partitions:v replicas:v node:v member      the first node of all
 //!         | 2 node:v member                                         joins, or moves
@@ -16,7 +17,7 @@
 //! address, zone, resp, http, pattern := length:v bytes
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use quipu_counting::placement::{self, Node as Place, Placement, Shape, VIRTUAL_NODES_DEFAULT};
 use quipu_counting::policy::POLICIES_MAX;
@@ -66,6 +67,8 @@ pub struct Meta {
     pub placement: Placement,
     /// The limits of counters.
     pub policies: Policies,
+    /// Those who left, for ever: what they may still have is old.
+    pub removed: BTreeSet<NodeId>,
 }
 
 /// What can be changed.
@@ -108,7 +111,10 @@ impl Meta {
                 self.nodes.insert(node, member);
                 self.placement.replicas = vec![vec![node]; usize::from(partitions)];
             }
-            Change::Join(node, member) => {
+            Change::Join(node, mut member) => {
+                if self.removed.contains(&node) {
+                    return Err(removed(node));
+                }
                 let elsewhere =
                     |(id, known): (&NodeId, &Member)| *id != node && known.address == member.address;
                 if self.nodes.iter().any(elsewhere) {
@@ -120,6 +126,8 @@ impl Meta {
                 if self.nodes.get(&node).is_some_and(|known| known.folder != member.folder) {
                     return Err(format!("another data folder is node {node}; choose another number"));
                 }
+                // Who was told to leave does not stay by moving.
+                member.is_leaving = self.nodes.get(&node).is_some_and(|known| known.is_leaving);
                 if self.nodes.insert(node, member.clone()) != Some(member) {
                     self.epoch += 1;
                 }
@@ -141,6 +149,7 @@ impl Meta {
                 if self.nodes.remove(&node).is_none() {
                     return Err(format!("there is no node {node}"));
                 }
+                self.removed.insert(node);
                 self.epoch += 1;
             }
             Change::Place(epoch, placement) => {
@@ -201,6 +210,8 @@ impl Meta {
             put_bytes(&mut out, pattern);
             put_policy_value(&mut out, policy);
         }
+        put_varint(&mut out, self.removed.len() as u64);
+        self.removed.iter().for_each(|node| put_varint(&mut out, *node));
         out
     }
 
@@ -223,6 +234,9 @@ impl Meta {
         for _ in 0..reader.count()? {
             let pattern = reader.bytes_up_to(KEY_BYTES_MAX)?;
             meta.policies.set(pattern, Some(reader.policy()?));
+        }
+        for _ in 0..reader.count()? {
+            meta.removed.insert(reader.varint()?);
         }
         Ok(meta)
     }
@@ -294,6 +308,11 @@ impl Change {
         };
         if reader.is_empty() { Ok(change) } else { Err(Malformed("more than a change")) }
     }
+}
+
+/// What a node is told that was removed.
+pub fn removed(node: NodeId) -> String {
+    format!("node {node} was removed from the cluster; invite a new node, with a new data folder")
 }
 
 /// Appends a member.

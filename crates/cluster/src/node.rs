@@ -34,7 +34,7 @@ use tokio::time::Instant;
 
 use crate::blocking::blocking;
 use crate::command;
-use crate::meta::{Change, Member, Meta};
+use crate::meta::{Change, Member, Meta, removed};
 use crate::placing::Placing;
 use crate::plant::{Plant, is_planted};
 use crate::proposals::Proposals;
@@ -65,6 +65,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// How long somebody who wants to join asks before saying that it does not work.
 const JOIN_MAX: Duration = Duration::from_secs(3);
+/// How long it waits for one of those it asks.
+const JOIN_ASK_MAX: Duration = Duration::from_secs(2);
 /// How often nodes look after what is theirs to look after.
 const CHORES_PAUSE: Duration = Duration::from_millis(200);
 /// How often a node asks who leads the partitions it does not hold, and how long it waits for an answer.
@@ -75,6 +77,17 @@ const REPLICAS_ASKED_MAX: usize = 7;
 const EXPIRIES_MAX: usize = 1_000;
 /// The log may grow by so much before what is known of the cluster is written down again.
 const META_TAIL_BYTES: u64 = 32 << 20;
+
+/// Why a node does not belong to its cluster.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotJoined {
+    /// Nobody has said yes or no.
+    #[error("{0}")]
+    NotYet(String),
+    /// It is not wanted, for ever.
+    #[error("{0}")]
+    Refused(String),
+}
 
 /// See the head of this file.
 pub struct Node {
@@ -238,21 +251,22 @@ impl Node {
         self.change(Change::Found { cluster, partitions, replicas, node, member }).await
     }
 
-    /// Joins a cluster through one of its nodes, or says again where it is. It has its share once it is told so.
-    pub async fn join(&self, through: NodeId, member: &Member) -> Result<(), String> {
+    /// Joins a cluster through one of these nodes, or says again where it is. It has its share once it is told so.
+    pub async fn join(&self, through: &[NodeId], member: &Member) -> Result<(), NotJoined> {
         let question = [&[18], &Change::Join(self.id, member.clone()).encode()[..]].concat();
         let until = Instant::now() + JOIN_MAX;
-        let mut asked = through;
+        let mut others = through.iter().cycle();
+        let mut hint = None;
         loop {
-            match self.ask(asked, question.clone(), JOIN_MAX, read_refused).await {
+            let Some(asked) = hint.take().or_else(|| others.next().copied()) else {
+                return Err(NotJoined::NotYet("there is nobody to ask".into()));
+            };
+            match self.ask(asked, question.clone(), JOIN_ASK_MAX, read_refused).await {
                 Ok(None) => return Ok(()),
-                Ok(Some(why)) => return Err(why),
-                Err(NotDone::NotLeader(Some(leader))) if leader != asked => asked = leader,
-                Err(error) if Instant::now() >= until => return Err(error.to_string()),
-                Err(_) => {
-                    asked = through;
-                    tokio::time::sleep(LOOK_AGAIN).await;
-                }
+                Ok(Some(why)) => return Err(NotJoined::Refused(why)),
+                Err(NotDone::NotLeader(Some(leader))) if leader != asked => hint = Some(leader),
+                Err(error) if Instant::now() >= until => return Err(NotJoined::NotYet(error.to_string())),
+                Err(_) => tokio::time::sleep(LOOK_AGAIN).await,
             }
         }
     }
@@ -299,6 +313,15 @@ impl Node {
             told.map_err(|error| error.to_string())?;
         }
         Ok(existed)
+    }
+
+    /// Lets others lead what this node leads, as far as they can: who asks then waits for a message, not for an election.
+    pub async fn step_down(&self) {
+        let led: Vec<Arc<Group>> =
+            (0..self.partitions).filter_map(|partition| self.leading(partition).ok()).collect();
+        let all = led.iter().map(|group| group.step_down(self.id));
+        futures_util::future::join_all(all).await;
+        self.nodes.step_down(self.id).await;
     }
 
     /// Ends everything, durably.
@@ -447,6 +470,15 @@ impl Node {
     async fn answer(&self, from: NodeId, asked: &[u8]) -> Result<Vec<u8>, Malformed> {
         let mut reader = Reader::new(asked);
         let kind = reader.byte()?;
+        // But for the wish to join, which is refused with words.
+        if kind != 18 && self.meta.read(|meta| meta.removed.contains(&from)) {
+            let why = removed(from);
+            return Ok(if kind < 16 {
+                crate::raft::group::refusal(&why)
+            } else {
+                not_done(&NotDone::Stopped(why))
+            });
+        }
         if kind < 16 {
             let number = u16::try_from(reader.varint()?).map_err(|_| Malformed("group number"))?;
             return Ok(match self.group(number) {

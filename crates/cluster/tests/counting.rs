@@ -85,7 +85,7 @@ impl Cluster {
         self.nodes[&1].found(0xc1, 3, self.member(1)).await.unwrap();
         for id in 2..=nodes {
             self.open(id).await;
-            self.nodes[&id].join(1, &self.member(id)).await.unwrap();
+            self.nodes[&id].join(&[1], &self.member(id)).await.unwrap();
         }
         self.settle(&(1..=nodes).collect::<Vec<_>>()).await;
     }
@@ -388,7 +388,7 @@ async fn nodes_join_and_leave_while_everybody_counts() {
     };
     for id in [4, 5] {
         cluster.open(id).await;
-        cluster.nodes[&id].join(1, &cluster.member(id)).await.unwrap();
+        cluster.nodes[&id].join(&[1], &cluster.member(id)).await.unwrap();
         cluster.settle(&(1..=id).collect::<Vec<_>>()).await;
     }
     cluster.nodes[&3].change(Change::Leave(2)).await.unwrap();
@@ -415,7 +415,7 @@ async fn a_policy_holds_in_every_partition_and_for_those_who_join_later() {
         assert_eq!(cluster.add(3, &key).await.refusal, Some(Refusal::AboveCeiling));
     }
     cluster.open(4).await;
-    cluster.nodes[&4].join(3, &cluster.member(4)).await.unwrap();
+    cluster.nodes[&4].join(&[3], &cluster.member(4)).await.unwrap();
     cluster.settle(&[1, 2, 3, 4]).await;
     for key in keys() {
         assert_eq!(cluster.add(4, &key).await.refusal, Some(Refusal::AboveCeiling));
@@ -431,7 +431,7 @@ async fn strangers_are_refused() {
     let mut cluster = Cluster::start().await;
     cluster.open(4).await;
     let taken = Member { address: "node-2".into(), ..cluster.member(4) };
-    let why = cluster.nodes[&4].join(1, &taken).await.unwrap_err();
+    let why = cluster.nodes[&4].join(&[1], &taken).await.unwrap_err();
     assert!(why.contains("another node has the address node-2"), "{why}");
     // Garbage is answered with an error, and nothing happens.
     for garbage in [&b""[..], b"\xff", b"\x01", b"\x10\x00", b"\x12\x09", b"\x14\x00\xff\xff\xff\xff\x0f"] {

@@ -93,7 +93,7 @@ async fn nodes_count_over_tls_and_strangers_are_refused() {
     for id in 2..=3 {
         let other = start(id, tls(&authority, folder.path(), id), folder.path()).await;
         other.peers.learn(&seed);
-        other.node.join(1, &other.member()).await.unwrap();
+        other.node.join(&[1], &other.member()).await.unwrap();
         others.push(other);
     }
     let [two, three] = &others[..] else { panic!("two others") };

@@ -72,20 +72,6 @@ impl Engine {
         Ok(mark)
     }
 
-    /// All rows of a partition but those of request ids, as they are now: the same bytes on all replicas that have carried
-    /// out the same.
-    pub fn counters_of(&self, partition: u16) -> Result<Vec<u8>, SnapshotError> {
-        self.checkpoint(partition)?;
-        let generation = self.partitions[usize::from(partition)].lock().generation;
-        let space = rows::partition_space(partition, generation);
-        let mut out = Vec::new();
-        // Where the checkpoint lies in the node's own log is the node's own business.
-        self.copy_rows(&space, (Bound::Unbounded, Bound::Unbounded), &mut out, |key, _| {
-            (key != rows::CUT_KEY).then(Vec::new)
-        })?;
-        Ok(out)
-    }
-
     /// The runs of a partition's request ids up to this sequence.
     fn export_ids(&self, partition: u16, sequence: u64, out: &mut dyn Write) -> Result<(), SnapshotError> {
         for space in self.cold.spaces()? {

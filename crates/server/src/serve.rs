@@ -124,6 +124,7 @@ pub fn run(config: &Config, announce: impl FnOnce(Addresses), tidy_memory: fn())
         Metrics::new(Arc::clone(&counters), Some(Arc::clone(resp.shared())), Some(Arc::clone(&load)));
     let app = Arc::new(App {
         counters,
+        cluster: member.as_ref().map(|member| Arc::clone(member.node())),
         clock,
         metrics: Arc::new(metrics),
         health: Arc::clone(&health),
@@ -147,21 +148,27 @@ pub fn run(config: &Config, announce: impl FnOnce(Addresses), tidy_memory: fn())
 
     let end = runtime.block_on(signals.wait_or_failure(|| {
         tidy_memory();
-        engine.failed()
+        match member.as_ref().and_then(cluster::Running::refused) {
+            Some(why) => Some(End::Refused(why)),
+            None => engine.failed().map(End::Failed),
+        }
     }));
     let why = match &end {
         End::Signal(name) => format!("draining after {name}"),
-        End::Failed(reason) => reason.clone(),
+        End::Failed(reason) | End::Refused(reason) => reason.clone(),
     };
     tracing::info!("{why}");
     health.set(why);
+    if let Some(member) = &member {
+        member.step_down(&runtime);
+    }
     runtime.block_on(http.drain());
     resp.stop();
     if let Some(member) = &member {
         member.stop(&runtime);
     }
     let closed = engine.close();
-    if let End::Failed(reason) = end {
+    if let End::Failed(reason) = &end {
         let promise = match config.durability {
             Durability::Sync => "Everything acknowledged is safe",
             Durability::Interval { .. } | Durability::None => {
@@ -171,6 +178,9 @@ pub fn run(config: &Config, announce: impl FnOnce(Addresses), tidy_memory: fn())
         bail!("{reason}. {promise}; nothing more was acknowledged. Check the disk, then start quipu again");
     }
     closed.context("the last flush failed")?;
+    if let End::Refused(reason) = end {
+        bail!("the cluster does not want this node: {reason}");
+    }
     tracing::info!("stopped");
     Ok(())
 }
@@ -211,7 +221,7 @@ fn start_log(config: &Config) {
         .with_ansi(std::io::stderr().is_terminal())
         // The cold store's library reports every compaction, that of consensus every vote: news only when something is
         // wrong.
-        .with_env_filter(EnvFilter::new(format!("lsm_tree=warn,openraft=warn,{}", config.log)))
+        .with_env_filter(EnvFilter::new(format!("lsm_tree=warn,openraft=error,{}", config.log)))
         // It would tell stderr that stderr cannot be written to, and panic: a full disk must not end the server so.
         .log_internal_errors(false)
         .try_init();
@@ -266,6 +276,8 @@ enum End {
     Signal(&'static str),
     /// The log cannot be written any more.
     Failed(String),
+    /// The cluster does not want this node.
+    Refused(String),
 }
 
 struct Signals {
@@ -285,7 +297,7 @@ impl Signals {
         })
     }
 
-    async fn wait_or_failure(mut self, failed: impl Fn() -> Option<String>) -> End {
+    async fn wait_or_failure(mut self, failed: impl Fn() -> Option<End>) -> End {
         let mut poll = tokio::time::interval(FAILURE_POLL);
         loop {
             let hung_up = async {
@@ -299,7 +311,7 @@ impl Signals {
                 _ = self.interrupt.recv() => "SIGINT",
                 _ = hung_up => "SIGHUP",
                 _ = poll.tick() => match failed() {
-                    Some(reason) => return End::Failed(reason),
+                    Some(end) => return end,
                     None => continue,
                 },
             };
@@ -345,7 +357,7 @@ mod tests {
         let looks = Cell::new(0);
         let failed = || {
             looks.set(looks.get() + 1);
-            (looks.get() > 3).then(|| "the disk is gone".to_owned())
+            (looks.get() > 3).then(|| End::Failed("the disk is gone".to_owned()))
         };
         let end = Signals::new().unwrap().wait_or_failure(failed).await;
         assert!(matches!(end, End::Failed(reason) if reason == "the disk is gone"));

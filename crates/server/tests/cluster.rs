@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::cluster::{found, free_ports, wait_for};
+use support::cluster::{found, free_ports, quipu, wait_for};
 use support::{QUIPU, Server, run};
 
 /// One command on a connection of its own; the lines of its reply.
@@ -192,4 +192,84 @@ fn a_cluster_for_trying_it_out_serves_and_leaves_nothing_behind() {
     rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
     assert!(child.wait().unwrap().success());
     assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0);
+}
+
+/// The cluster as a server describes it.
+fn described(server: &Server) -> Value {
+    let reply = server.request("GET", "/api/v1/cluster", &[], "");
+    assert_eq!(reply.status, 200, "{reply:?}");
+    reply.json()
+}
+
+/// Waits until a server describes the cluster so.
+fn wait_until(server: &Server, is_so: impl Fn(&Value) -> bool) {
+    let until = Instant::now() + Duration::from_secs(60);
+    while !is_so(&described(server)) {
+        assert!(Instant::now() < until, "{:#}", described(server));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_lost_node_is_replaced_by_another_and_cannot_come_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut data = found(folder.path(), 4);
+    let fourth = data.remove(3);
+    let mut servers: Vec<Server> = data.iter().map(|data| Server::start(data)).collect();
+    servers.iter().for_each(|server| wait_for(server, 3, 16));
+    let all: Vec<&Server> = servers.iter().collect();
+    (0..40).for_each(|number| add(&all, &format!("counter:{}", number % 10), &format!("first-{number}")));
+    servers.remove(2).kill();
+    servers.push(Server::start(&fourth));
+    wait_until(&servers[0], |cluster| cluster["nodes"].as_array().unwrap().len() == 4);
+    let said = servers[1].client(&["cluster", "remove", "3"]);
+    assert!(said.status.success(), "{said:?}");
+    wait_until(&servers[0], |cluster| {
+        let nodes: Vec<u64> =
+            cluster["nodes"].as_array().unwrap().iter().map(|node| node["node"].as_u64().unwrap()).collect();
+        nodes == [1, 2, 4]
+    });
+    wait_for(&servers[2], 3, 16);
+    // Without those who had it all from the beginning, it is all there.
+    servers.remove(1).kill();
+    let left: Vec<&Server> = servers.iter().collect();
+    (0..40).for_each(|number| add(&left, &format!("counter:{}", number % 10), &format!("first-{number}")));
+    for number in 0..10 {
+        assert_eq!(value(&servers[1], &format!("counter:{number}")), 4);
+    }
+    let shown = servers[1].client(&["cluster", "status"]);
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(shown.contains("node 4   holds 16") && !shown.contains("node 3"), "{shown}");
+    // The one that was lost is found again, and is told.
+    let mut back = Server::start(&data[2]);
+    let (status, log) = back.wait();
+    assert!(!status.success());
+    assert!(log.iter().any(|line| line.contains("node 3 was removed from the cluster")), "{log:?}");
+    for (number, why) in [("3", "no node of this number"), ("nobody", "invalid value")] {
+        let refused = servers[0].client(&["cluster", "remove", number]);
+        assert!(!refused.status.success());
+        assert!(String::from_utf8_lossy(&refused.stderr).contains(why), "{refused:?}");
+    }
+}
+
+#[test]
+fn a_node_that_is_stopped_lets_others_lead_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = found(folder.path(), 3);
+    let mut servers: Vec<Server> = data.iter().map(|data| Server::start(data)).collect();
+    servers.iter().for_each(|server| wait_for(server, 3, 16));
+    for (number, data) in data.iter().enumerate() {
+        let leaving = servers.remove(0);
+        // What has no id is asked for once: were there no leader meanwhile, nobody could say what became of it.
+        let (address, others) = (servers[0].resp, servers.len());
+        assert_eq!(others, 2);
+        let counts = std::thread::spawn(move || {
+            (0..300).map(|number| ask(address, &format!("INCR rolling:{}", number % 16)).unwrap()).collect::<Vec<_>>()
+        });
+        let (status, log) = leaving.terminate();
+        assert!(status.success(), "{log:?}");
+        let replies = counts.join().unwrap();
+        assert!(replies.iter().all(|reply| reply[0].starts_with(':')), "restart {number}: {replies:?}");
+        servers.push(Server::start(data));
+    }
 }

@@ -64,6 +64,8 @@ impl Default for Pace {
 
 /// Entries in one message at most.
 const ENTRIES_SENT_MAX: u64 = 1_024;
+/// How long nobody waits any more for another to take the lead.
+const STEP_DOWN_MAX: Duration = Duration::from_secs(2);
 /// A piece of a snapshot.
 const PIECE_BYTES: usize = 1 << 20;
 /// How long a replica may take to take a piece.
@@ -336,6 +338,19 @@ impl<M: State> Group<M> {
     /// Hands the lead to another replica, if this one has it.
     pub async fn hand_over(&self, to: NodeId) {
         let _ = self.raft.trigger().transfer_leader(to).await;
+    }
+
+    /// Hands the lead to whoever is the least behind, if this one has it and another can take it.
+    pub async fn step_down(&self, node: NodeId) {
+        let others = self.voters().into_iter().filter(|other| *other != node);
+        let next = others.filter_map(|other| Some((self.lag(other)?, other))).min();
+        if let Some((_, next)) = next.filter(|_| self.leader() == Some(node)) {
+            self.hand_over(next).await;
+            let has_another = |metrics: &openraft::RaftMetrics<Types>| {
+                leader(metrics).is_some_and(|leader| leader != node)
+            };
+            let _ = self.raft.wait(Some(STEP_DOWN_MAX)).metrics(has_another, "another leader").await;
+        }
     }
 
     /// Ends the replica.

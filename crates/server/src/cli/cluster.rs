@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use quipu_engine::Digest;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::client::{Call, Client};
 use super::failure::Failure;
 use super::interrupt::Interrupt;
 use super::terminal;
@@ -84,6 +86,28 @@ Nodes that were stopped while nobody counted have the same digest of a partition
         #[arg(long)]
         json: bool,
     },
+    /// Show who belongs to the cluster and who holds what
+    #[command(after_help = "Example:\n  quipu cluster status --server http://10.0.0.1:7070")]
+    Status {
+        #[command(flatten)]
+        client: Client,
+    },
+    /// Let a node leave: others take over what it holds, then it is gone
+    #[command(after_help = "Example:
+  quipu cluster remove 3
+
+The node may be lost already, with its disk. To replace it, let another join first:
+  quipu cluster invite --data one > four.toml     # and on the new machine
+  quipu cluster join four.toml --data four --peer 10.0.0.4:7074
+  quipu serve --data four
+
+A node that was removed cannot come back.")]
+    Remove {
+        /// Its number
+        node: u64,
+        #[command(flatten)]
+        client: Client,
+    },
     /// Run a cluster on this machine, for trying it out
     #[command(after_help = "Example:
   quipu cluster dev --nodes 3
@@ -143,6 +167,18 @@ impl Command {
                 }
             }
             Command::Digest { data, json } => digest(data, *json),
+            Command::Status { client } => status(client),
+            Command::Remove { node, client } => {
+                let path = format!("cluster/nodes/{node}");
+                let call = Call { method: "DELETE", path, id: None, body: None };
+                let leaving: Option<Value> = client.call(&call)?;
+                match leaving {
+                    Some(_) => terminal::print(format!(
+                        "node {node} is leaving; `quipu cluster status` shows it until it holds nothing any more"
+                    )),
+                    None => Ok(()),
+                }
+            }
             Command::Dev { nodes, port, json } => dev(*nodes, *port, *json),
         }
     }
@@ -176,6 +212,55 @@ fn digest(data: &Path, json: bool) -> Result<(), Failure> {
 
 /// Of a cluster whose first folder is new.
 const PARTITIONS: u16 = 16;
+
+/// As a server describes it, as far as people are shown.
+#[derive(Deserialize)]
+struct Cluster {
+    cluster: String,
+    epoch: u64,
+    nodes: Vec<ClusterNode>,
+    partitions: Vec<ClusterPartition>,
+}
+
+#[derive(Deserialize)]
+struct ClusterNode {
+    node: u64,
+    address: String,
+    http: String,
+    zone: Option<String>,
+    leaving: bool,
+}
+
+#[derive(Deserialize)]
+struct ClusterPartition {
+    leader: Option<u64>,
+    replicas: Vec<u64>,
+}
+
+fn status(client: &Client) -> Result<(), Failure> {
+    let Some(found) = client.call::<Cluster>(&Call::get("cluster"))? else { return Ok(()) };
+    let mut text = format!(
+        "cluster {}, epoch {}, {} partitions\n",
+        found.cluster,
+        found.epoch,
+        found.partitions.len()
+    );
+    for node in &found.nodes {
+        let holds = found.partitions.iter().filter(|partition| partition.replicas.contains(&node.node)).count();
+        let leads = found.partitions.iter().filter(|partition| partition.leader == Some(node.node)).count();
+        let zone = node.zone.as_ref().map_or_else(String::new, |zone| format!("   zone {zone}"));
+        let leaving = if node.leaving { "   leaving" } else { "" };
+        text.push_str(&format!(
+            "  node {}   holds {holds}   leads {leads}   nodes {}   http {}{zone}{leaving}\n",
+            node.node, node.address, node.http
+        ));
+    }
+    let leaderless = found.partitions.iter().filter(|partition| partition.leader.is_none()).count();
+    if leaderless > 0 {
+        text.push_str(&format!("  {leaderless} partitions have no leader at the moment\n"));
+    }
+    terminal::print(text.trim_end())
+}
 
 /// A server of the cluster for trying it out.
 struct Server {

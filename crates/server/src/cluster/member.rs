@@ -1,12 +1,12 @@
 //! The running node: opened, founded or joined, stopped.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Context;
 use quipu_cluster::meta::Member;
-use quipu_cluster::node::{Node, Settings};
+use quipu_cluster::node::{Node, NotJoined, Settings};
 use quipu_cluster::peers::Peers;
 use quipu_cluster::raft::Pace;
 use quipu_cluster::transport::Transport;
@@ -50,6 +50,8 @@ pub struct Running {
     node: Arc<Node>,
     counters: Arc<ClusterCounters>,
     map: Arc<Map>,
+    /// Why the cluster does not want this node.
+    refused: Arc<OnceLock<String>>,
 }
 
 impl Running {
@@ -101,23 +103,30 @@ impl Running {
         let map = Arc::new(Map::new(Arc::clone(&node), member.resp.clone()));
         let (cluster, replicas, through) = (identity.cluster()?, identity.replicas, identity.through());
         let belonging = Arc::downgrade(&node);
+        let refused = Arc::new(OnceLock::new());
+        let told = Arc::clone(&refused);
         runtime.spawn(async move {
             loop {
                 let Some(node) = belonging.upgrade() else { return };
-                let known = node.meta(|meta| meta.nodes.get(&node.id()).cloned());
-                if known.is_some_and(|known| Member { is_leaving: false, ..known } == member) {
-                    return;
-                }
-                // Of a cluster that exists anybody will do; the first node of a new one asks itself.
-                let belongs = match through.keys().next() {
-                    Some(first) => node.join(*first, &member).await,
-                    None if node.meta(|meta| meta.cluster != 0) => node.join(node.id(), &member).await,
-                    None => node.found(cluster, replicas, member.clone()).await,
+                // Of a cluster that exists anybody will do; the first node of a new one asks itself. Said at every start:
+                // the node may be somewhere else now, and it may not be wanted any more.
+                let known = node.meta(|meta| meta.nodes.keys().copied().collect::<Vec<_>>());
+                let others: Vec<u64> = through.keys().copied().chain(known).collect();
+                let belongs = match others.is_empty() {
+                    true => node.found(cluster, replicas, member.clone()).await.map_err(NotJoined::NotYet),
+                    false => node.join(&others, &member).await,
                 };
                 match belongs {
-                    Ok(()) => tracing::info!("node {} belongs to its cluster", node.id()),
-                    Err(why) => {
-                        tracing::warn!("node {} does not yet belong to its cluster: {why}", node.id())
+                    Ok(()) => {
+                        tracing::info!("node {} belongs to its cluster", node.id());
+                        return;
+                    }
+                    Err(NotJoined::Refused(why)) => {
+                        let _ = told.set(why);
+                        return;
+                    }
+                    Err(NotJoined::NotYet(why)) => {
+                        tracing::warn!("node {} does not yet belong to its cluster: {why}", node.id());
                     }
                 }
                 drop(node);
@@ -126,7 +135,7 @@ impl Running {
         });
         let counters =
             Arc::new(ClusterCounters { node: Arc::clone(&node), handle: runtime.handle().clone() });
-        Ok(Running { node, counters, map })
+        Ok(Running { node, counters, map, refused })
     }
 
     /// What the fronts ask.
@@ -137,6 +146,21 @@ impl Running {
     /// What clients of the Redis Cluster protocol are told.
     pub fn map(&self) -> Arc<Map> {
         Arc::clone(&self.map)
+    }
+
+    /// Why the cluster does not want this node, once it has said so.
+    pub fn refused(&self) -> Option<String> {
+        self.refused.get().cloned()
+    }
+
+    /// The node.
+    pub fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
+    /// Lets others lead what this node leads, before it ends.
+    pub fn step_down(&self, runtime: &Runtime) {
+        runtime.block_on(self.node.step_down());
     }
 
     /// What the node counts with.

@@ -16,6 +16,7 @@
 
 mod answer;
 mod batches;
+mod cluster;
 mod connections;
 mod content;
 mod conversation;
@@ -42,6 +43,7 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::http::{Method, Uri};
 use axum::routing::{get, post};
+use quipu_cluster::node::Node;
 use quipu_counting::Counters;
 use quipu_wire::json::problem::Problem;
 
@@ -56,6 +58,8 @@ pub use load::{Limits, Load};
 pub struct App {
     /// The deployment that counts.
     pub counters: Arc<dyn Counters>,
+    /// The node, where it is one of a cluster.
+    pub cluster: Option<Arc<Node>>,
     /// The time of entries; shared by all fronts.
     pub clock: Arc<Clock>,
     /// What `/metrics` shows.
@@ -84,6 +88,8 @@ fn router(app: Arc<App>) -> Router {
         .route("/api/v1/counters/{key}/reset", post(counters::reset))
         .route("/api/v1/policies", get(policies::list))
         .route("/api/v1/policies/{pattern}", get(policies::read).put(policies::set).delete(policies::delete))
+        .route("/api/v1/cluster", get(cluster::read))
+        .route("/api/v1/cluster/nodes/{node}", axum::routing::delete(cluster::remove))
         .route("/openapi.json", get(openapi::serve))
         .route("/docs", get(docs::page))
         .route("/docs/style.css", get(docs::style))

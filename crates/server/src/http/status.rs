@@ -53,6 +53,7 @@ pub fn operation(method: &Method, path: &str) -> Option<&'static str> {
         ("PUT", ("counters", Some(_), None, None)) => "set",
         ("DELETE", ("counters", Some(_), None, None)) => "delete",
         (_, ("policies", _, None, None)) => "policy",
+        (_, ("cluster", _, _, None)) => "cluster",
         _ => "other",
     };
     Some(operation)

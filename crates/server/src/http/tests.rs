@@ -48,6 +48,7 @@ impl Api {
         let health = Arc::new(Health::default());
         let load = Arc::new(Load::new(Limits { in_flight_max: 2, ..Limits::default() }));
         let app = App {
+            cluster: None,
             counters: Arc::clone(&counters),
             clock: Arc::new(Clock::new()),
             metrics: Arc::new(Metrics::new(counters, None, Some(Arc::clone(&load)))),

@@ -24,7 +24,7 @@ fn free_address() -> String {
     format!("127.0.0.1:{}", free_ports())
 }
 
-fn quipu(arguments: &[&str]) -> String {
+pub fn quipu(arguments: &[&str]) -> String {
     let output = run(arguments, &[]);
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()

@@ -107,6 +107,8 @@ impl Machines {
             zone: None,
             folder: node.engine().folder_number(),
             is_leaving: false,
+            resp: format!("resp-{}", node.id()),
+            http: format!("http-{}", node.id()),
         }
     }
 

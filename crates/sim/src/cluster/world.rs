@@ -217,9 +217,9 @@ impl World {
         let node = self.machines.start(id).await?;
         let member = self.machines.member(&node);
         let until = Instant::now() + PATIENCE;
-        while let Err(why) = node.join(1, &member).await {
+        while let Err(why) = node.join(&[1], &member).await {
             if Instant::now() > until {
-                return Err(why);
+                return Err(why.to_string());
             }
         }
         Ok(())
@@ -309,10 +309,10 @@ impl World {
         // Nothing is under way any more, so all of them come to the same place.
         sleep(Duration::from_secs(2)).await;
         for partition in 0..PARTITIONS {
-            let mut first: Option<(NodeId, Vec<u8>, Vec<u8>)> = None;
+            let mut first = None;
             for node in self.machines.running().iter().filter(|node| node.engine().holds(partition)) {
                 let engine = node.engine();
-                let bytes = engine.counters_of(partition).map_err(|error| progress(error.to_string()))?;
+                let bytes = engine.digest(partition).map_err(|error| progress(error.to_string()))?;
                 let mark = engine.mark(partition);
                 match &first {
                     None => first = Some((node.id(), mark, bytes)),
@@ -449,7 +449,7 @@ impl World {
             if let Some(node) = self.machines.node(id) {
                 let member = self.machines.member(&node);
                 let through = self.machines.ids()[0];
-                if node.join(through, &member).await.is_ok() {
+                if node.join(&[through], &member).await.is_ok() {
                     return;
                 }
             }

@@ -21,7 +21,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::IntoResponse;
 use quipu_wire::json::problem::{PROBLEM_JSON, Problem};
 use quipu_wire::json::reply::{
-    ChangeBody, CounterBody, ItemBody, ListBody, PoliciesBody, PolicyRemoved, PolicyReply, RefusedItem,
+    ChangeBody, ClusterBody, CounterBody, ItemBody, ListBody, NodeLeaving, PoliciesBody, PolicyRemoved, PolicyReply, RefusedItem,
     ResultsBody,
 };
 use quipu_wire::json::request::{AddBody, BatchAddBody, BatchGetBody, PolicyBody, SetBody};
@@ -69,6 +69,7 @@ pub fn document(limits: &Limits) -> Value {
             {"name": "counters", "description": "One counter: count, read, set, delete."},
             {"name": "many", "description": "Many counters in one call."},
             {"name": "policies", "description": "Limits by key pattern, as data."},
+            {"name": "cluster", "description": "Who belongs to it, and who holds what."},
             {"name": "service", "description": "Is it alive, is it ready, how is it doing."},
         ],
         "paths": paths,
@@ -194,6 +195,8 @@ fn schemas(limits: &Limits) -> Value {
     add::<PolicyReply>(&mut found);
     add::<PoliciesBody>(&mut found);
     add::<PolicyRemoved>(&mut found);
+    add::<ClusterBody>(&mut found);
+    add::<NodeLeaving>(&mut found);
     add::<Problem>(&mut found);
     add::<DifferenceSchema>(&mut found);
     add::<IntegerSchema>(&mut found);

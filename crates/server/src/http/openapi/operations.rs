@@ -296,6 +296,30 @@ pub const OPERATIONS: &[Operation] = &[
         ..PLAIN
     },
     Operation {
+        id: "getCluster",
+        tag: "cluster",
+        path: "/api/v1/cluster",
+        summary: "The cluster",
+        description: "Who belongs to it and who holds what, as the node that answers knows it. 404 on a server that is not a \
+            node of one.",
+        outcomes: &[reply("The cluster.", "Cluster", "")],
+        problems: &[400, 404, 406, 431, 503, 504],
+        ..PLAIN
+    },
+    Operation {
+        id: "removeNode",
+        tag: "cluster",
+        method: "delete",
+        path: "/api/v1/cluster/nodes/{node}",
+        summary: "Let a node leave",
+        description: "Others take over what it holds, then it is no longer one of the cluster; `GET /api/v1/cluster` shows how \
+            far that is. The node may be lost already. It cannot come back: invite another.",
+        parameters: &["Node"],
+        outcomes: &[reply("It is leaving.", "NodeLeaving", r#"{"node":3,"leaving":true}"#)],
+        problems: &[400, 404, 406, 408, 409, 413, 415, 431, 503, 504],
+        ..PLAIN
+    },
+    Operation {
         id: "health",
         tag: "service",
         path: "/healthz",

@@ -25,6 +25,10 @@ pub fn parameters() -> Value {
             "name": "pattern", "in": "path", "required": true, "schema": name, "example": "stock:*",
             "description": format!("A key in which `*` stands for any bytes and `?` for one: 1 to {KEY_BYTES_MAX} bytes, percent-encoded."),
         },
+        "Node": {
+            "name": "node", "in": "path", "required": true, "schema": {"type": "integer", "minimum": 1}, "example": 3,
+            "description": "The number of a node.",
+        },
         "IdempotencyKey": {
             "name": "Idempotency-Key", "in": "header", "schema": id, "example": "order-4711",
             "description": "A name for this change. Sent again, the first outcome comes back; with another request, 422.",

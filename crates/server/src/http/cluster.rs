@@ -1,0 +1,78 @@
+//! The cluster: who belongs to it, who holds what, and nodes that shall leave.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::{StatusCode, Uri};
+use quipu_cluster::meta::Change;
+use quipu_cluster::node::Node;
+use quipu_wire::json::problem::Problem;
+use quipu_wire::json::reply::{ClusterBody, ClusterLag, ClusterNode, ClusterPartition, NodeLeaving};
+use quipu_wire::json::request::NoFields;
+
+use super::App;
+use super::answer::{self, Answer, Refused};
+use super::extract::{Body, NoQuery};
+
+fn node(app: &App) -> Result<&Arc<Node>, Refused> {
+    let what = "this server is not a node of a cluster; `quipu cluster init` makes its data folder one";
+    app.cluster.as_ref().ok_or_else(|| Problem::new(404, "no-cluster", what).into())
+}
+
+pub async fn read(State(app): State<Arc<App>>, NoQuery: NoQuery) -> Answer {
+    Ok(answer::json(StatusCode::OK, &describe(node(&app)?)))
+}
+
+fn describe(node: &Node) -> ClusterBody {
+    let meta = node.meta(Clone::clone);
+    let nodes = meta.nodes.iter().map(|(id, member)| ClusterNode {
+        node: *id,
+        address: member.address.clone(),
+        http: member.http.clone(),
+        resp: member.resp.clone(),
+        zone: member.zone.clone(),
+        leaving: member.is_leaving,
+    });
+    let partitions = meta.placement.replicas.iter().zip(0u16..).map(|(replicas, partition)| {
+        let group = node.group(partition);
+        let status = group.as_ref().map(|group| group.status()).unwrap_or_default();
+        let led = group.filter(|_| status.leader == Some(node.id()));
+        let behind = led.iter().flat_map(|group| {
+            let others = group.members().into_iter().filter(|other| *other != node.id());
+            others.map(|other| ClusterLag { node: other, entries: group.lag(other) })
+        });
+        ClusterPartition {
+            partition,
+            leader: node.leader(partition),
+            replicas: replicas.clone(),
+            last: status.last,
+            applied: status.applied,
+            behind: behind.collect(),
+        }
+    });
+    ClusterBody {
+        node: node.id(),
+        cluster: format!("{:032x}", meta.cluster),
+        epoch: meta.epoch,
+        leader: node.nodes_status().leader,
+        nodes: nodes.collect(),
+        partitions: partitions.collect(),
+    }
+}
+
+pub async fn remove(State(app): State<Arc<App>>, uri: Uri, NoQuery: NoQuery, body: Body) -> Answer {
+    body.parse_or_default::<NoFields>()?;
+    let node = node(&app)?;
+    let no_such = || Refused::from(Problem::new(404, "no-such-node", "the cluster has no node of this number"));
+    let id: u64 = uri.path().rsplit('/').next().and_then(|id| id.parse().ok()).ok_or_else(no_such)?;
+    let known = node.meta(|meta| meta.nodes.get(&id).map(|member| member.is_leaving));
+    match known {
+        None => return Err(no_such()),
+        Some(true) => {}
+        Some(false) => {
+            let refused = |why| Problem::new(409, "node-stays", format!("node {id} cannot leave: {why}"));
+            node.change(Change::Leave(id)).await.map_err(refused)?;
+        }
+    }
+    Ok(answer::json(StatusCode::OK, &NodeLeaving { node: id, leaving: true }))
+}
