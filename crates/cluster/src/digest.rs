@@ -16,7 +16,8 @@ pub fn digests(path: &Path) -> Result<Vec<(u16, Digest)>, String> {
         return Err(format!("{} is not the data folder of a node that has been started", path.display()));
     };
     let options = Options { partitions: found.partitions, ..Options::default() };
-    let (engine, journal) = open_engine(path.to_path_buf(), &options, None).map_err(|error| error.to_string())?;
+    let (engine, journal) =
+        open_engine(path.to_path_buf(), &options, None).map_err(|error| error.to_string())?;
     let mut digests = Vec::new();
     for partition in (0..found.partitions).filter(|partition| engine.holds(*partition)) {
         let failed = |error: &dyn std::fmt::Display| format!("partition {partition}: {error}");

@@ -39,7 +39,9 @@ use crate::placing::Placing;
 use crate::plant::{Plant, is_planted};
 use crate::proposals::Proposals;
 use crate::raft::meta_machine::kept_mark;
-use crate::raft::{Group, Journal, JournalReader, Mark, MetaMachine, MetaState, NodeId, NotDone, Pace, Status};
+use crate::raft::{
+    Group, Journal, JournalReader, Mark, MetaMachine, MetaState, NodeId, NotDone, Pace, Status,
+};
 use crate::split::{Part, Split};
 use crate::transport::Transport;
 
@@ -346,9 +348,7 @@ impl Node {
             let (engine, journal) = (Arc::clone(&self.engine), Arc::clone(&self.journal));
             let hold = move || {
                 journal.begin_anew(usize::from(partition), complete_at).map_err(|error| error.to_string())?;
-                engine
-                    .begin_to_hold(partition, &Mark::default().encode())
-                    .map_err(|error| error.to_string())
+                engine.begin_to_hold(partition, &Mark::default().encode()).map_err(|error| error.to_string())
             };
             blocking(hold).await.map_err(|error| error.to_string())??;
         }
@@ -729,14 +729,17 @@ pub(crate) fn open_engine(
     };
     let applied = |number: usize| match number == partitions {
         true => kept_mark(&engine)?.applied,
-        false => Mark::to_resume_at(&engine, number as u16).ok()?.applied,
+        false => Mark::decode(&engine.mark(number as u16)).ok()?.applied,
     };
     let journal = reader.finish(Arc::clone(engine.log()), applied);
     Ok((engine, journal))
 }
 
 /// A leader that has lost the others waits for them, and whoever asked it must not wait for ever.
-pub(crate) async fn within<T>(most: Duration, done: impl Future<Output = Result<T, NotDone>>) -> Result<T, NotDone> {
+pub(crate) async fn within<T>(
+    most: Duration,
+    done: impl Future<Output = Result<T, NotDone>>,
+) -> Result<T, NotDone> {
     tokio::time::timeout(most, done).await.unwrap_or(Err(NotDone::Unknown))
 }
 

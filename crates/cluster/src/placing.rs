@@ -91,8 +91,9 @@ impl Node {
             }
         }
         let voters = self.nodes.voters();
-        let has_caught_up =
-            |node: &&NodeId| !voters.contains(*node) && self.nodes.lag(**node).is_some_and(|lag| lag <= LAG_MAX);
+        let has_caught_up = |node: &&NodeId| {
+            !voters.contains(*node) && self.nodes.lag(**node).is_some_and(|lag| lag <= LAG_MAX)
+        };
         let stays = meta.nodes.iter().filter(|(_, member)| !member.is_leaving).map(|(node, _)| node);
         if voters.len() < VOTERS_MAX
             && let Some(node) = stays.clone().find(has_caught_up)

@@ -8,7 +8,7 @@ pub enum Plant {
     AcknowledgesBeforeSync,
     /// A leader answers reads without asking whether it still leads.
     ReadsWithoutAsking,
-    /// What was carried out last before a restart is carried out again.
+    /// The first entry after a restart is carried out twice.
     AppliesTwice,
     /// Votes are not written down.
     ForgetsVotes,

@@ -321,9 +321,7 @@ impl Engine {
 }
 
 /// The place in the log and the state that [`Engine::save_meta`] kept.
-pub(crate) fn read_meta(
-    cold: &dyn ColdStore,
-) -> Result<Option<(u64, Vec<u8>)>, ColdError> {
+pub(crate) fn read_meta(cold: &dyn ColdStore) -> Result<Option<(u64, Vec<u8>)>, ColdError> {
     let Some(value) = cold.get(META_SPACE, META_KEY)? else { return Ok(None) };
     let mut reader = Reader::new(&value);
     let needed_from = reader

@@ -264,7 +264,9 @@ fn a_node_that_is_stopped_lets_others_lead_first() {
         let (address, others) = (servers[0].resp, servers.len());
         assert_eq!(others, 2);
         let counts = std::thread::spawn(move || {
-            (0..300).map(|number| ask(address, &format!("INCR rolling:{}", number % 16)).unwrap()).collect::<Vec<_>>()
+            (0..300)
+                .map(|number| ask(address, &format!("INCR rolling:{}", number % 16)).unwrap())
+                .collect::<Vec<_>>()
         });
         let (status, log) = leaving.terminate();
         assert!(status.success(), "{log:?}");

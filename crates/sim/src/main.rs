@@ -95,7 +95,9 @@ fn run_all<T: Total>(arguments: &Arguments) -> ExitCode {
                 Err(violation) => {
                     failed.store(true, Ordering::Relaxed);
                     let option = T::OPTION;
-                    println!("seed {seed}: {violation}\n  cargo run --release -p quipu-sim -- --seed {seed}{option}");
+                    println!(
+                        "seed {seed}: {violation}\n  cargo run --release -p quipu-sim -- --seed {seed}{option}"
+                    );
                 }
             }
         }

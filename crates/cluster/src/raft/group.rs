@@ -193,11 +193,8 @@ impl<M: State> Group<M> {
 
     /// Waits until somebody leads.
     pub async fn has_leader(&self, within: Duration) -> Result<(), String> {
-        let waited = self
-            .raft
-            .wait(Some(within))
-            .metrics(|metrics| leader(metrics).is_some(), "a leader")
-            .await;
+        let waited =
+            self.raft.wait(Some(within)).metrics(|metrics| leader(metrics).is_some(), "a leader").await;
         waited.map(|_| ()).map_err(|error| error.to_string())
     }
 
@@ -346,9 +343,8 @@ impl<M: State> Group<M> {
         let next = others.filter_map(|other| Some((self.lag(other)?, other))).min();
         if let Some((_, next)) = next.filter(|_| self.leader() == Some(node)) {
             self.hand_over(next).await;
-            let has_another = |metrics: &openraft::RaftMetrics<Types>| {
-                leader(metrics).is_some_and(|leader| leader != node)
-            };
+            let has_another =
+                |metrics: &openraft::RaftMetrics<Types>| leader(metrics).is_some_and(|leader| leader != node);
             let _ = self.raft.wait(Some(STEP_DOWN_MAX)).metrics(has_another, "another leader").await;
         }
     }

@@ -55,15 +55,6 @@ impl Mark {
         Ok(Mark { applied, membership })
     }
 
-    /// Where the replica of a partition goes on after a restart.
-    pub fn to_resume_at(engine: &Engine, partition: u16) -> Result<Mark, Malformed> {
-        let mut mark = Mark::decode(&engine.mark(partition))?;
-        if is_planted(Plant::AppliesTwice) {
-            mark.applied.iter_mut().for_each(|applied| applied.index = applied.index.saturating_sub(1));
-        }
-        Ok(mark)
-    }
-
     /// What it says of a snapshot.
     pub fn meta(&self) -> SnapshotMetaOf<Types> {
         SnapshotMetaOf::<Types> { last_log_id: self.applied, last_membership: self.membership.clone() }
@@ -82,13 +73,15 @@ pub struct Machine {
     mark: Mark,
     /// The engine has made a checkpoint that the group has not heard of.
     has_news: Arc<AtomicBool>,
+    /// Nothing has been carried out since the start.
+    is_fresh: bool,
 }
 
 impl Machine {
     /// The state of a partition that the node holds.
     pub fn new(engine: Arc<Engine>, partition: u16, has_news: Arc<AtomicBool>) -> Result<Machine, Malformed> {
-        let mark = Mark::to_resume_at(&engine, partition)?;
-        Ok(Machine { engine, partition, mark, has_news })
+        let mark = Mark::decode(&engine.mark(partition))?;
+        Ok(Machine { engine, partition, mark, has_news, is_fresh: true })
     }
 
     /// Carries out the next entry.
@@ -96,6 +89,9 @@ impl Machine {
         self.mark.applied = Some(entry.log_id());
         if let EntryPayload::Membership(membership) = &entry.payload {
             self.mark.membership = StoredMembership::new(self.mark.applied, membership.clone());
+        }
+        if std::mem::replace(&mut self.is_fresh, false) && is_planted(Plant::AppliesTwice) {
+            self.carry_out(entry.payload.clone())?;
         }
         self.carry_out(entry.payload)
     }

@@ -4,10 +4,10 @@ use std::cell::Cell;
 use std::future::Future;
 use std::time::Duration;
 
+use super::watch::InOrder;
+use openraft::TokioRuntime as Tokio;
 use openraft::async_runtime::AsyncRuntime;
 use openraft::{OptionalSend, TokioInstant};
-use openraft::TokioRuntime as Tokio;
-use super::watch::InOrder;
 use rand_openraft::rngs::SmallRng;
 use rand_openraft::{Rng, SeedableRng};
 
@@ -53,7 +53,10 @@ impl AsyncRuntime for Runtime {
         Tokio::sleep_until(deadline)
     }
 
-    fn timeout<R, F: Future<Output = R> + OptionalSend>(duration: Duration, future: F) -> Self::Timeout<R, F> {
+    fn timeout<R, F: Future<Output = R> + OptionalSend>(
+        duration: Duration,
+        future: F,
+    ) -> Self::Timeout<R, F> {
         Tokio::timeout(duration, future)
     }
 

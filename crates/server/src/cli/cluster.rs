@@ -239,14 +239,11 @@ struct ClusterPartition {
 
 fn status(client: &Client) -> Result<(), Failure> {
     let Some(found) = client.call::<Cluster>(&Call::get("cluster"))? else { return Ok(()) };
-    let mut text = format!(
-        "cluster {}, epoch {}, {} partitions\n",
-        found.cluster,
-        found.epoch,
-        found.partitions.len()
-    );
+    let mut text =
+        format!("cluster {}, epoch {}, {} partitions\n", found.cluster, found.epoch, found.partitions.len());
     for node in &found.nodes {
-        let holds = found.partitions.iter().filter(|partition| partition.replicas.contains(&node.node)).count();
+        let holds =
+            found.partitions.iter().filter(|partition| partition.replicas.contains(&node.node)).count();
         let leads = found.partitions.iter().filter(|partition| partition.leader == Some(node.node)).count();
         let zone = node.zone.as_ref().map_or_else(String::new, |zone| format!("   zone {zone}"));
         let leaving = if node.leaving { "   leaving" } else { "" };

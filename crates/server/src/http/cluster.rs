@@ -63,7 +63,8 @@ fn describe(node: &Node) -> ClusterBody {
 pub async fn remove(State(app): State<Arc<App>>, uri: Uri, NoQuery: NoQuery, body: Body) -> Answer {
     body.parse_or_default::<NoFields>()?;
     let node = node(&app)?;
-    let no_such = || Refused::from(Problem::new(404, "no-such-node", "the cluster has no node of this number"));
+    let no_such =
+        || Refused::from(Problem::new(404, "no-such-node", "the cluster has no node of this number"));
     let id: u64 = uri.path().rsplit('/').next().and_then(|id| id.parse().ok()).ok_or_else(no_such)?;
     let known = node.meta(|meta| meta.nodes.get(&id).map(|member| member.is_leaving));
     match known {

@@ -86,7 +86,12 @@ pub async fn ask(world: &World, random: &mut SmallRng, asked: &Asked) -> Reply {
 }
 
 /// One client, from its first request to its last.
-pub async fn run(world: Arc<World>, number: usize, requests: usize, mut random: SmallRng) -> Result<(), Violation> {
+pub async fn run(
+    world: Arc<World>,
+    number: usize,
+    requests: usize,
+    mut random: SmallRng,
+) -> Result<(), Violation> {
     for request in 0..requests {
         sleep(Duration::from_millis(random.random_range(0..120))).await;
         if random.random_ratio(1, 5) {
@@ -109,10 +114,20 @@ pub async fn run(world: Arc<World>, number: usize, requests: usize, mut random: 
             (None, _) => What::Added { delta },
             (Some(Refusal::BelowFloor), Some(min)) => What::Refused { delta, min },
             (Some(refusal), _) => {
-                return Err(Violation::new(Invariant::Answers, format!("{asked:?} was refused as {refusal:?}")));
+                return Err(Violation::new(
+                    Invariant::Answers,
+                    format!("{asked:?} was refused as {refusal:?}"),
+                ));
             }
         };
-        world.saw(Event { key, what, value: reply.cell.value, version: reply.cell.version, invoked, returned: world.now() });
+        world.saw(Event {
+            key,
+            what,
+            value: reply.cell.value,
+            version: reply.cell.version,
+            invoked,
+            returned: world.now(),
+        });
         if random.random_ratio(1, 6) {
             let again = ask(&world, &mut random, &asked).await;
             same(&asked, essence(&reply), &again)?;
@@ -131,11 +146,7 @@ async fn tally(world: &World, random: &mut SmallRng) {
 }
 
 /// A repeated request must be answered as the first time.
-pub fn same(
-    asked: &Asked,
-    first: (Option<Refusal>, i64, i64, u64),
-    again: &Reply,
-) -> Result<(), Violation> {
+pub fn same(asked: &Asked, first: (Option<Refusal>, i64, i64, u64), again: &Reply) -> Result<(), Violation> {
     if again.duplicate && essence(again) == first {
         return Ok(());
     }
@@ -163,7 +174,14 @@ pub async fn read(world: &World, random: &mut SmallRng, number: usize) -> (i64, 
         let invoked = world.now();
         if let Some(reply) = ask_once(world, random, batch).await {
             let (value, version) = (reply.cell.value, reply.cell.version);
-            world.saw(Event { key: number, what: What::Read, value, version, invoked, returned: world.now() });
+            world.saw(Event {
+                key: number,
+                what: What::Read,
+                value,
+                version,
+                invoked,
+                returned: world.now(),
+            });
             return (value, version);
         }
         sleep(Duration::from_millis(random.random_range(1..200))).await;

@@ -80,7 +80,9 @@ fn check_time(events: &[&Event]) -> Result<(), Violation> {
         // Those that only looked at a version have no order among themselves.
         let start = match is_change(last) {
             true => rest.len() - 1,
-            false => rest.partition_point(|event| event.version < last.version || is_change(event) && event.version == last.version),
+            false => rest.partition_point(|event| {
+                event.version < last.version || is_change(event) && event.version == last.version
+            }),
         };
         let (before, together) = rest.split_at(start);
         for event in together {
@@ -139,8 +141,17 @@ mod tests {
         let back = [added(1, 1, 1, 0, 9), read(1, 1, 2, 3), read(0, 0, 4, 5)];
         let refused = [added(3, 3, 1, 0, 1), event(What::Refused { delta: -2, min: 0 }, 3, 1, 2, 3)];
         let late_refusal = [added(3, 3, 1, 0, 1), event(What::Refused { delta: -2, min: 0 }, 0, 0, 2, 3)];
-        for events in [&twice[..], &lost, &gap, &stale_read, &read_of_the_future, &order, &back, &refused, &late_refusal]
-        {
+        for events in [
+            &twice[..],
+            &lost,
+            &gap,
+            &stale_read,
+            &read_of_the_future,
+            &order,
+            &back,
+            &refused,
+            &late_refusal,
+        ] {
             assert!(check(events).is_err(), "{events:?}");
         }
     }

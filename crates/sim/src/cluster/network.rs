@@ -175,7 +175,8 @@ impl Transport for Wire {
                 let (net, question) = (Arc::clone(&net), question.clone());
                 tokio::spawn(async move {
                     // Whatever is said to the second one, nobody hears it. It does not wait for ever, though.
-                    let _ = tokio::time::timeout(Duration::from_secs(5), net.deliver(from, to, question)).await;
+                    let _ =
+                        tokio::time::timeout(Duration::from_secs(5), net.deliver(from, to, question)).await;
                 });
             }
             let answer = net.deliver(from, to, question).await;

@@ -230,8 +230,9 @@ impl World {
         let nodes = self.machines.running();
         (0..PARTITIONS).all(|partition| {
             nodes.iter().any(|node| {
-                let placed =
-                    node.meta(|meta| meta.placement.replicas.get(usize::from(partition)).cloned().unwrap_or_default());
+                let placed = node.meta(|meta| {
+                    meta.placement.replicas.get(usize::from(partition)).cloned().unwrap_or_default()
+                });
                 let wanted = node.meta(|meta| meta.nodes.len().min(3));
                 node.group(partition).is_some_and(|group| {
                     group.leader() == Some(node.id())
@@ -257,7 +258,8 @@ impl World {
         }
         let events = self.events.lock().clone();
         history::check(&events)?;
-        let (tally, value) = (*self.tally.lock(), clients::read_tally(self, &mut random).await);
+        let value = clients::read_tally(self, &mut random).await;
+        let tally = *self.tally.lock();
         if !(tally.answered..=tally.asked).contains(&value) {
             let what = format!("{value} were counted without an id of {tally:?}");
             return Err(Violation::new(Invariant::Survival, what));
@@ -285,10 +287,12 @@ impl World {
         for _ in 0..2 {
             for partition in 0..PARTITIONS {
                 for node in self.machines.running() {
-                    let Some(group) = node.group(partition).filter(|group| group.leader() == Some(node.id())) else {
+                    let Some(group) = node.group(partition).filter(|group| group.leader() == Some(node.id()))
+                    else {
                         continue;
                     };
-                    let others: Vec<NodeId> = group.voters().into_iter().filter(|id| *id != node.id()).collect();
+                    let others: Vec<NodeId> =
+                        group.voters().into_iter().filter(|id| *id != node.id()).collect();
                     if !others.is_empty() {
                         group.hand_over(others[random.random_range(0..others.len())]).await;
                     }

@@ -21,8 +21,8 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::IntoResponse;
 use quipu_wire::json::problem::{PROBLEM_JSON, Problem};
 use quipu_wire::json::reply::{
-    ChangeBody, ClusterBody, CounterBody, ItemBody, ListBody, NodeLeaving, PoliciesBody, PolicyRemoved, PolicyReply, RefusedItem,
-    ResultsBody,
+    ChangeBody, ClusterBody, CounterBody, ItemBody, ListBody, NodeLeaving, PoliciesBody, PolicyRemoved,
+    PolicyReply, RefusedItem, ResultsBody,
 };
 use quipu_wire::json::request::{AddBody, BatchAddBody, BatchGetBody, PolicyBody, SetBody};
 use quipu_wire::json::schema::{
