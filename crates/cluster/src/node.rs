@@ -470,13 +470,12 @@ impl Node {
     async fn answer(&self, from: NodeId, asked: &[u8]) -> Result<Vec<u8>, Malformed> {
         let mut reader = Reader::new(asked);
         let kind = reader.byte()?;
-        // But for the wish to join, which is refused with words.
-        if kind != 18 && self.meta.read(|meta| meta.removed.contains(&from)) {
+        if self.meta.read(|meta| meta.removed.contains(&from)) {
             let why = removed(from);
-            return Ok(if kind < 16 {
-                crate::raft::group::refusal(&why)
-            } else {
-                not_done(&NotDone::Stopped(why))
+            return Ok(match kind {
+                0..16 => crate::raft::group::refusal(&why),
+                18 => [&[0], &encode_refused(Some(why))[..]].concat(),
+                _ => not_done(&NotDone::Stopped(why)),
             });
         }
         if kind < 16 {

@@ -51,7 +51,7 @@ fn numbers_are_grouped_and_counters_are_a_table() {
         ),
         (
             &["config", "show"],
-            &["SETTING             VALUE", "FROM\n", "memory              1GiB            default\n"],
+            &["SETTING               VALUE", "FROM\n", "memory                1GiB            default\n"],
         ),
     ] {
         let (code, text) = plain(arguments);

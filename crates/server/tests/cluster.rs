@@ -56,7 +56,7 @@ fn three_servers_count_as_one_while_one_after_the_other_is_killed() {
     let folder = tempfile::tempdir().unwrap();
     let data = found(folder.path(), 3);
     let mut servers: Vec<Server> = data.iter().map(|data| Server::start(data)).collect();
-    servers.iter().for_each(|server| wait_for(server, 3, 16));
+    wait_until_settled(&servers.iter().collect::<Vec<_>>());
     let keys: Vec<String> = (0..8).map(|number| format!("counter:{number}")).collect();
     let mut rounds = 0;
     for (victim, data) in data.iter().enumerate() {
@@ -122,7 +122,7 @@ fn a_folder_that_counted_alone_grows_into_a_cluster() {
     wait_for(&one, 1, 16);
     let two = Server::start(&data[1]);
     let three = Server::start(&data[2]);
-    [&one, &two, &three].iter().for_each(|server| wait_for(server, 3, 16));
+    wait_until_settled(&[&one, &two, &three]);
     // Its own folder is not opened as that of a server alone any more, and is whole.
     one.kill();
     assert_eq!(value(&two, "counter:99"), 5);
@@ -210,14 +210,34 @@ fn wait_until(server: &Server, is_so: impl Fn(&Value) -> bool) {
     }
 }
 
+/// Waits until every partition is led by somebody who finds it where it should be, with nobody behind.
+fn wait_until_settled(servers: &[&Server]) {
+    let until = Instant::now() + Duration::from_secs(60);
+    let is_settled = |partition: &&Value| {
+        let behind = partition["behind"].as_array().unwrap();
+        partition["settled"] == true
+            && behind.len() + 1 == servers.len()
+            && behind.iter().all(|other| other["entries"] == 0)
+    };
+    loop {
+        let described: Vec<Value> = servers.iter().map(|server| described(server)).collect();
+        let all = described.iter().flat_map(|cluster| cluster["partitions"].as_array().unwrap());
+        if all.filter(is_settled).count() == 16 {
+            return;
+        }
+        assert!(Instant::now() < until, "{described:#?}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
 #[test]
 fn a_lost_node_is_replaced_by_another_and_cannot_come_back() {
     let folder = tempfile::tempdir().unwrap();
     let mut data = found(folder.path(), 4);
     let fourth = data.remove(3);
     let mut servers: Vec<Server> = data.iter().map(|data| Server::start(data)).collect();
-    servers.iter().for_each(|server| wait_for(server, 3, 16));
     let all: Vec<&Server> = servers.iter().collect();
+    wait_until_settled(&all);
     (0..40).for_each(|number| add(&all, &format!("counter:{}", number % 10), &format!("first-{number}")));
     servers.remove(2).kill();
     servers.push(Server::start(&fourth));
@@ -259,12 +279,13 @@ fn a_node_that_is_stopped_lets_others_lead_first() {
     let mut servers: Vec<Server> = data.iter().map(|data| Server::start(data)).collect();
     servers.iter().for_each(|server| wait_for(server, 3, 16));
     for (number, data) in data.iter().enumerate() {
+        wait_until_settled(&servers.iter().collect::<Vec<_>>());
         let leaving = servers.remove(0);
         // What has no id is asked for once: were there no leader meanwhile, nobody could say what became of it.
         let (address, others) = (servers[0].resp, servers.len());
         assert_eq!(others, 2);
         let counts = std::thread::spawn(move || {
-            (0..300)
+            (0..100)
                 .map(|number| ask(address, &format!("INCR rolling:{}", number % 16)).unwrap())
                 .collect::<Vec<_>>()
         });

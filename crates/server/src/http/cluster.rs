@@ -41,13 +41,15 @@ fn describe(node: &Node) -> ClusterBody {
             let others = group.members().into_iter().filter(|other| *other != node.id());
             others.map(|other| ClusterLag { node: other, entries: group.lag(other) })
         });
+        let behind = behind.collect();
         ClusterPartition {
             partition,
             leader: node.leader(partition),
             replicas: replicas.clone(),
             last: status.last,
             applied: status.applied,
-            behind: behind.collect(),
+            settled: led.as_ref().map(|group| group.is_of(&replicas.iter().copied().collect())),
+            behind,
         }
     });
     ClusterBody {

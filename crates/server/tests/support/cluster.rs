@@ -52,7 +52,12 @@ pub fn wait_for(server: &Server, nodes: u64, partitions: u64) {
         let is = |name: &str, wanted: u64| {
             metrics.lines().any(|line| line.contains(name) && line.ends_with(&format!(" {wanted}")))
         };
-        if is("cluster_nodes", nodes) && is("cluster_partitions_held", partitions) {
+        // What it leads must be where it should be: half way, a group may still depend on the first node alone.
+        let is_settled = || {
+            let cluster = server.request("GET", "/api/v1/cluster", &[], "").json();
+            cluster["partitions"].as_array().unwrap().iter().all(|partition| partition["settled"] != false)
+        };
+        if is("cluster_nodes", nodes) && is("cluster_partitions_held", partitions) && is_settled() {
             return;
         }
         assert!(Instant::now() < until, "{metrics}");

@@ -350,6 +350,8 @@ pub struct ClusterPartition {
     pub last: Option<u64>,
     /// The last entry that was carried out there.
     pub applied: Option<u64>,
+    /// Whether exactly those hold it who shall, where the node that answers leads it.
+    pub settled: Option<bool>,
     /// How many entries the other replicas are behind, where the node that answers leads it.
     pub behind: Vec<ClusterLag>,
 }

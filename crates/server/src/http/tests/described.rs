@@ -34,7 +34,8 @@ fn collect<'a>(value: &'a Value, references: &mut Vec<&'a str>) {
 async fn every_call_is_served_as_described() {
     let api = Api::new();
     api.send("PUT policies/stock:*", &[], "{}").await;
-    for operation in OPERATIONS {
+    // Those of a cluster need one; the tests of clusters call them.
+    for operation in OPERATIONS.iter().filter(|operation| operation.tag != "cluster") {
         let path = operation.path.replace("{key}", "likes:post:7").replace("{pattern}", "stock:*");
         let call = format!("{} {path}", operation.method.to_uppercase());
         let body = operation.body.as_ref().map_or("", |body| body.example);
