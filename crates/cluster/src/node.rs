@@ -298,6 +298,10 @@ impl Node {
     }
 
     async fn change_here(&self, change: &Change) -> Result<Option<String>, NotDone> {
+        // Founding makes everything new: what came before it would be forgotten.
+        if !matches!(change, Change::Found { .. }) && self.meta.read(|meta| meta.cluster == 0) {
+            return Err(NotDone::NotLeader(None));
+        }
         within(ANSWER_MAX, self.nodes.propose(change.encode())).await.map(|answer| answer.refused)
     }
 
