@@ -27,8 +27,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "quipu-store",
         ],
     ),
-    ("quipu-sim", &["quipu-engine", "quipu-counting", "quipu-wire", "quipu-store"]),
-    ("xtask", &[]),
+    ("quipu-history", &[]),
+    (
+        "quipu-sim",
+        &["quipu-cluster", "quipu-engine", "quipu-counting", "quipu-wire", "quipu-store", "quipu-history"],
+    ),
+    ("xtask", &["quipu-history"]),
 ];
 
 /// What the meaning of counting must never touch, not even through others: bytes of messages, async, chance.

@@ -234,7 +234,7 @@ impl Node {
 
     /// The first node of a new cluster: everything this folder has counted is its beginning.
     pub async fn found(&self, cluster: u128, replicas: u16, member: Member) -> Result<(), String> {
-        if self.nodes.is_founded().await? {
+        if self.meta.read(|meta| meta.cluster != 0) {
             return Err("this data folder belongs to a cluster already".into());
         }
         for partition in 0..self.partitions {
@@ -247,7 +247,10 @@ impl Node {
             // What was counted before is in no log: whoever joins must begin with a snapshot.
             group.compact().await?;
         }
-        self.nodes.found(&[self.id]).await?;
+        // What an earlier attempt did before it broke off is done.
+        if !self.nodes.is_founded().await? {
+            self.nodes.found(&[self.id]).await?;
+        }
         self.nodes.has_leader(ANSWER_MAX).await?;
         let (partitions, node) = (self.partitions, self.id);
         self.change(Change::Found { cluster, partitions, replicas, node, member }).await

@@ -34,6 +34,10 @@ const HELLO_BYTES: usize = 8 + 4 + 16 + 8 + 8;
 const FRAME_BYTES_MAX: usize = 64 << 20;
 /// How long it may take to reach a node and to learn who it is.
 const GREETING_MAX: Duration = Duration::from_secs(3);
+/// How long what was sent may stay without a sign that it has arrived. The kernel alone would try for a quarter of an hour, with
+/// pauses that grow, and so would notice late that the way is free again.
+#[cfg(target_os = "linux")]
+const SILENCE_MAX: Duration = Duration::from_secs(3);
 /// How long nobody tries again to reach a node that was not reached.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// Questions of one node that are answered at the same time.
@@ -194,7 +198,7 @@ impl Peers {
     }
 
     async fn welcome(&self, stream: TcpStream, node: Weak<Node>) -> Result<(), String> {
-        let _ = stream.set_nodelay(true);
+        set_up(&stream);
         let Some(tls) = &self.tls else {
             let from = tokio::time::timeout(GREETING_MAX, self.greet_back(stream, None)).await;
             let (from, stream) = from.map_err(|_| "it says nothing".to_string())??;
@@ -242,7 +246,7 @@ impl Peers {
 
     async fn connect(&self, node: NodeId, address: &str) -> Result<Box<dyn Stream>, String> {
         let stream = TcpStream::connect(address).await.map_err(|error| format!("{address}: {error}"))?;
-        let _ = stream.set_nodelay(true);
+        set_up(&stream);
         let mut stream: Box<dyn Stream> = match &self.tls {
             None => Box::new(stream),
             Some(tls) => {
@@ -338,6 +342,13 @@ impl Transport for Arc<Peers> {
         // Nothing is forgotten: whoever joins knows of one node before the others tell of themselves.
         self.addresses.lock().extend(addresses.iter().map(|(node, address)| (*node, address.clone())));
     }
+}
+
+/// What is sent goes at once, and a way that is cut is given up soon. Without this it would only be slower.
+fn set_up(stream: &TcpStream) {
+    let _ = stream.set_nodelay(true);
+    #[cfg(target_os = "linux")]
+    let _ = rustix::net::sockopt::set_tcp_user_timeout(stream, SILENCE_MAX.as_millis() as u32);
 }
 
 /// A connection, encrypted or not.

@@ -208,6 +208,13 @@ impl Node {
         }
     }
 
+    /// Whether exactly those hold a partition who shall; `None` where another leads it.
+    pub fn is_settled(&self, partition: u16) -> Option<bool> {
+        let group = self.leading(partition).ok()?;
+        let replicas = self.meta.read(|meta| meta.placement.replicas.get(usize::from(partition)).cloned())?;
+        Some(group.is_of(&replicas.into_iter().collect()))
+    }
+
     /// Who belongs to a partition that this node leads, for certain.
     pub(crate) async fn members(&self, partition: u16) -> Result<BTreeSet<NodeId>, NotDone> {
         let group = self.leading(partition)?;

@@ -161,3 +161,47 @@ async fn what_freed_segments_said_is_said_again() {
     assert_eq!((state.last_purged_log_id, state.last_log_id), (Some(log_id(9, 17)), Some(log_id(9, 19))));
     assert_eq!(Mark::decode(&node.engine.mark(PARTITION)).unwrap().applied, Some(log_id(9, 17)));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_begins_anew_takes_part_once_it_has_all_it_may_have_agreed_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    let vote = Vote { leader_id: RaftLeaderId::new(7, 2), committed: false };
+    let group = usize::from(PARTITION);
+    {
+        let node = Node::open(&path);
+        let mut log = node.log();
+        assert!(log.is_complete(), "nothing was here before");
+        log.save_vote(&vote).await.unwrap();
+        append(&mut log, (0..10).map(|index| entry(1, index))).await;
+        node.journal.forget(group).unwrap();
+        assert!(!log.is_complete() && held(&mut log).await.is_empty());
+        drop(log);
+        node.close();
+    }
+    {
+        let node = Node::open(&path);
+        let mut log = node.log();
+        assert!(!log.is_complete() && held(&mut log).await.is_empty(), "what was given up stays so");
+        assert_eq!(log.read_vote().await.unwrap(), Some(vote), "nobody votes twice in a term");
+        node.journal.begin_anew(group, 5).unwrap();
+        append(&mut log, (0..4).map(|index| entry(2, index))).await;
+        assert!(!log.is_complete());
+        drop(log);
+        node.close();
+    }
+    {
+        let node = Node::open(&path);
+        assert!(!node.log().is_complete(), "0 to 3 are not everything before 5");
+        // From here on it is only known from what is said of all groups again.
+        node.journal.restate().unwrap();
+        node.close();
+    }
+    let node = Node::open(&path);
+    let mut log = node.log();
+    assert!(!log.is_complete());
+    append(&mut log, [entry(2, 4)]).await;
+    assert!(log.is_complete());
+    drop(log);
+    node.close();
+}

@@ -8,10 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use quipu_history::{Operation, Outcome};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-
-use super::history::{Operation, Outcome};
 
 /// Counters that everybody wants, counters that must not fall below 0, and many others in all partitions.
 const HOT: u32 = 8;

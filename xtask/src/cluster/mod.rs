@@ -7,11 +7,9 @@
 //! | `ways` | how it is between two nodes: cut, slow, lossy |
 //! | `switch`, `proxy` | the two forms of the network that make it so |
 //! | `clients` | who counts meanwhile, and writes down what was answered |
-//! | `history` | whether all of that can have happened |
 
 mod clients;
 mod faults;
-mod history;
 pub mod nodes;
 mod proxy;
 mod switch;
@@ -25,13 +23,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use quipu_history::{Operation, Outcome, Violation};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rustix::process::Signal;
 
 use self::clients::{Clients, Connection, Flood, Recorded, key_name};
 use self::faults::{Fault, Planned};
-use self::history::{Operation, Outcome, Violation};
 use self::nodes::{Form, Nodes, PARTITIONS};
 use self::ways::Way;
 use crate::interrupt::{Pending, Undo};
@@ -401,7 +399,7 @@ fn end(fault: Fault, number: usize, nodes: &mut Nodes) -> Result<()> {
 /// Holds what clients saw against what can have happened.
 fn judge(recorded: &Recorded, findings: &mut Findings) {
     findings.violations.extend(recorded.violations.iter().cloned());
-    if let Err(violations) = history::check(&recorded.operations) {
+    if let Err(violations) = quipu_history::check(&recorded.operations) {
         for violation in &violations {
             let Violation { key, at_us, .. } = violation;
             findings.violations.push(format!("{}: {violation}", key_name(*key)));

@@ -6,7 +6,7 @@
 //!         | 0x03 group:v index:v              nothing stands at this index and behind any more
 //!         | 0x04 group:v log_id               nothing stands up to here any more: a checkpoint has it
 //!         | 0x06 group:v                      nothing of it is here any more but its vote
-//!         | 0x07 group:v index:v              it begins anew, and takes part once it has this entry
+//!         | 0x07 group:v index:v              it begins anew, and takes part once it has all before this
 //!         | 0x05 (group:v maybe vote, maybe log_id, index:v)*     votes, purges and 0x07 of all groups again
 //! ```
 //! The order of records is the order of events, so a torn tail takes away the last of them and never one in the middle. A

@@ -352,34 +352,41 @@ fn start(
     Ok(server)
 }
 
-/// Waits until all know each other and every partition has a leader.
+/// Waits until all know each other, and exactly those hold each partition who shall.
 fn wait_until_whole(servers: &[Server], interrupt: &Interrupt) -> anyhow::Result<()> {
     let until = Instant::now() + BEGIN_MAX;
-    for server in servers {
-        loop {
-            if is_whole(server, servers.len()).unwrap_or(false) {
-                break;
-            }
-            if interrupt.received().is_some() || Instant::now() > until {
-                bail!("the cluster did not begin to serve");
-            }
-            interrupt.wait(Duration::from_millis(100));
+    while !is_whole(servers).unwrap_or(false) {
+        if interrupt.received().is_some() || Instant::now() > until {
+            bail!("the cluster did not begin to serve");
         }
+        interrupt.wait(Duration::from_millis(100));
     }
     Ok(())
 }
 
-/// Whether a server knows so many nodes, and holds all it should.
-fn is_whole(server: &Server, nodes: usize) -> std::io::Result<bool> {
+fn is_whole(servers: &[Server]) -> std::io::Result<bool> {
+    let mut settled = 0;
+    for server in servers {
+        let facts = facts(server)?;
+        let fact = |name: &str| {
+            let value = |line: &str| line.strip_prefix(name)?.strip_prefix(':')?.trim().parse::<usize>().ok();
+            facts.lines().find_map(value)
+        };
+        if fact("cluster_nodes") != Some(servers.len()) {
+            return Ok(false);
+        }
+        settled += fact("cluster_partitions_settled").unwrap_or(0);
+    }
+    Ok(settled == usize::from(PARTITIONS))
+}
+
+/// What a server says about itself.
+fn facts(server: &Server) -> std::io::Result<String> {
     use std::io::{Read, Write};
     let mut stream = std::net::TcpStream::connect(server.resp)?;
     stream.set_read_timeout(Some(Duration::from_secs(1)))?;
     stream.write_all(b"INFO stats\r\nQUIT\r\n")?;
     let mut text = String::new();
     let _ = stream.read_to_string(&mut text);
-    let fact = |name: &str| {
-        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().parse::<usize>().ok())
-    };
-    let held = usize::from(PARTITIONS) * nodes.min(usize::from(REPLICAS_DEFAULT)) / nodes;
-    Ok(fact("cluster_nodes") == Some(nodes) && fact("cluster_partitions_held") >= Some(held))
+    Ok(text)
 }

@@ -91,12 +91,15 @@ impl Counters for ClusterCounters {
             held += 1;
             led += u64::from(group.leader() == Some(self.node.id()));
         }
+        let settled =
+            (0..partitions).filter(|partition| self.node.is_settled(*partition) == Some(true)).count();
         facts.extend([
             ("cluster_node", self.node.id()),
             ("cluster_nodes", nodes),
             ("cluster_epoch", epoch),
             ("cluster_partitions_held", held),
             ("cluster_partitions_led", led),
+            ("cluster_partitions_settled", settled as u64),
         ]);
         facts
     }

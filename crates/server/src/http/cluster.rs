@@ -48,7 +48,7 @@ fn describe(node: &Node) -> ClusterBody {
             replicas: replicas.clone(),
             last: status.last,
             applied: status.applied,
-            settled: led.as_ref().map(|group| group.is_of(&replicas.iter().copied().collect())),
+            settled: node.is_settled(partition),
             behind,
         }
     });

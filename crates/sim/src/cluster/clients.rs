@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quipu_counting::{Action, Add, Batch, Refusal, Reply};
+use quipu_history::{Operation, Outcome};
 use rand::Rng;
 use rand::rngs::SmallRng;
 use tokio::time::{sleep, timeout};
 
-use super::history::{Event, What};
 use super::world::World;
 use crate::violation::{Invariant, Violation};
 
@@ -46,6 +46,12 @@ impl Asked {
         batch.push_with_id(key(self.key).as_bytes(), Action::Add(add), self.id.as_bytes(), 0);
         batch
     }
+}
+
+/// What was asked at `asked_us` and is answered now.
+fn operation(world: &World, key: usize, client: usize, asked_us: u64, outcome: Outcome) -> Operation {
+    let (key, client, answered_us) = (key as u32, client as u32, world.now());
+    Operation { key, client, asked_us, answered_us, outcome }
 }
 
 /// What of an answer must be the same each time it is given.
@@ -110,24 +116,16 @@ pub async fn run(
         let invoked = world.now();
         let reply = ask(&world, &mut random, &asked).await;
         world.asked.lock().push((asked.clone(), essence(&reply)));
-        let what = match (reply.refusal, min) {
-            (None, _) => What::Added { delta },
-            (Some(Refusal::BelowFloor), Some(min)) => What::Refused { delta, min },
+        let (value, version) = (reply.cell.value, reply.cell.version);
+        let outcome = match (reply.refusal, min) {
+            (None, _) => Outcome::Added { delta, value, version },
+            (Some(Refusal::BelowFloor), Some(min)) => Outcome::Refused { delta, min, value, version },
             (Some(refusal), _) => {
-                return Err(Violation::new(
-                    Invariant::Answers,
-                    format!("{asked:?} was refused as {refusal:?}"),
-                ));
+                let what = format!("{asked:?} was refused as {refusal:?}");
+                return Err(Violation::new(Invariant::Answers, what));
             }
         };
-        world.saw(Event {
-            key,
-            what,
-            value: reply.cell.value,
-            version: reply.cell.version,
-            invoked,
-            returned: world.now(),
-        });
+        world.saw(operation(&world, key, number, invoked, outcome));
         if random.random_ratio(1, 6) {
             let again = ask(&world, &mut random, &asked).await;
             same(&asked, essence(&reply), &again)?;
@@ -174,14 +172,7 @@ pub async fn read(world: &World, random: &mut SmallRng, number: usize) -> (i64, 
         let invoked = world.now();
         if let Some(reply) = ask_once(world, random, batch).await {
             let (value, version) = (reply.cell.value, reply.cell.version);
-            world.saw(Event {
-                key: number,
-                what: What::Read,
-                value,
-                version,
-                invoked,
-                returned: world.now(),
-            });
+            world.saw(operation(world, number, 0, invoked, Outcome::Read { value, version }));
             return (value, version);
         }
         sleep(Duration::from_millis(random.random_range(1..200))).await;

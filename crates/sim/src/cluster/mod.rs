@@ -8,11 +8,9 @@
 //! | `network` | what lies between nodes: delay, loss, duplicates, cuts |
 //! | `machines` | nodes and the machines they live on: their lives and ends |
 //! | `clients` | who asks, and asks again until somebody answers |
-//! | `history` | what was asked and answered, and whether one counter after the other could have said that |
 //! | `world` | one world from its beginning to its end |
 
 pub mod clients;
-pub mod history;
 pub mod machines;
 pub mod network;
 pub mod world;

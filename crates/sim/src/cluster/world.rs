@@ -10,12 +10,12 @@ use quipu_cluster::plant::{Plant, plant};
 use quipu_cluster::raft::NodeId;
 use quipu_cluster::raft::runtime::seed_chances;
 use quipu_counting::Refusal;
+use quipu_history::{Operation, Outcome, Rule};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::clients::{self, Asked, KEYS, Tally};
-use super::history::{self, Event};
 use super::machines::{Machines, PARTITIONS};
 use super::network::{Net, Weather};
 use crate::violation::{Invariant, Violation};
@@ -80,7 +80,7 @@ pub struct World {
     pub machines: Machines,
     pub asked: Mutex<Vec<Answered>>,
     pub tally: Mutex<Tally>,
-    events: Mutex<Vec<Event>>,
+    operations: Mutex<Vec<Operation>>,
     stats: Mutex<Stats>,
     began: Instant,
     is_traced: bool,
@@ -154,7 +154,7 @@ impl World {
                 machines: Machines::new(net, of_machines).expect("a folder for temporary files"),
                 asked: Mutex::default(),
                 tally: Mutex::default(),
-                events: Mutex::default(),
+                operations: Mutex::default(),
                 stats: Mutex::default(),
                 began: Instant::now(),
                 is_traced,
@@ -168,12 +168,12 @@ impl World {
         self.began.elapsed().as_micros() as u64
     }
 
-    pub fn saw(&self, event: Event) {
-        self.trace(&format!("{event:?}"));
+    pub fn saw(&self, operation: Operation) {
+        self.trace(&format!("{operation:?}"));
         let mut stats = self.stats.lock();
         stats.answers += 1;
-        stats.refusals += u64::from(matches!(event.what, history::What::Refused { .. }));
-        self.events.lock().push(event);
+        stats.refusals += u64::from(matches!(operation.outcome, Outcome::Refused { .. }));
+        self.operations.lock().push(operation);
     }
 
     pub fn trace(&self, what: &str) {
@@ -256,8 +256,15 @@ impl World {
         for number in 0..KEYS {
             clients::read(self, &mut random, number).await;
         }
-        let events = self.events.lock().clone();
-        history::check(&events)?;
+        let operations = self.operations.lock().clone();
+        if let Err(violations) = quipu_history::check(&operations) {
+            let invariant = match violations[0].rule {
+                Rule::Once => Invariant::ExactlyOnce,
+                Rule::Values => Invariant::Survival,
+                Rule::Time => Invariant::NothingShownIsTakenBack,
+            };
+            return Err(Violation::new(invariant, violations[0].to_string()));
+        }
         let value = clients::read_tally(self, &mut random).await;
         let tally = *self.tally.lock();
         if !(tally.answered..=tally.asked).contains(&value) {
@@ -273,7 +280,7 @@ impl World {
             stats.elections = stats.elections.max(terms.sum());
         }
         let mut hasher = DefaultHasher::new();
-        (&*events, stats.messages).hash(&mut hasher);
+        (&operations, stats.messages).hash(&mut hasher);
         stats.digest = hasher.finish();
         for id in self.machines.ids() {
             self.machines.stop(id).await;

@@ -7,19 +7,42 @@
 //!
 //! Nothing may be left unknown: whoever lost an answer asks again under the same id, and the operation lasts from the first
 //! question to the first answer.
+//!
+//! Simulated clusters and tortured ones are held against the same rules, so they live here, and know neither.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 /// What was asked, and what came of it.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// An addition that was carried out: what it added, the value then and the version.
-    Added { delta: i64, value: i64, version: u64 },
-    /// An addition that would have gone below this bound, and what it met.
-    Refused { delta: i64, min: i64, value: i64, version: u64 },
+    /// An addition that was carried out.
+    Added {
+        /// What was added.
+        delta: i64,
+        /// The value then.
+        value: i64,
+        /// The version that was made.
+        version: u64,
+    },
+    /// An addition that would have gone below a bound.
+    Refused {
+        /// What was to be added.
+        delta: i64,
+        /// The bound.
+        min: i64,
+        /// The value it met.
+        value: i64,
+        /// The version it met.
+        version: u64,
+    },
     /// A look.
-    Read { value: i64, version: u64 },
+    Read {
+        /// The value.
+        value: i64,
+        /// The version.
+        version: u64,
+    },
 }
 
 impl Outcome {
@@ -34,7 +57,7 @@ impl Outcome {
 }
 
 /// One operation on one counter.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Operation {
     /// The counter.
     pub key: u32,
@@ -48,9 +71,22 @@ pub struct Operation {
     pub outcome: Outcome,
 }
 
+/// What must hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rule {
+    /// Every version is made once.
+    Once,
+    /// Values follow from each other, and nothing was seen that never was.
+    Values,
+    /// What was over before something else began comes before it.
+    Time,
+}
+
 /// Something that cannot have happened.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Violation {
+    /// Which rule it breaks.
+    pub rule: Rule,
     /// On which counter.
     pub key: u32,
     /// About when: the answer of the operation that gives it away.
@@ -89,8 +125,8 @@ fn check_counter(operations: &[Operation]) -> Result<i64, Violation> {
     Ok(values.last().copied().unwrap_or(0))
 }
 
-fn wrong(operation: &Operation, what: String) -> Violation {
-    Violation { key: operation.key, at_us: operation.answered_us, what }
+fn wrong(rule: Rule, operation: &Operation, what: String) -> Violation {
+    Violation { rule, key: operation.key, at_us: operation.answered_us, what }
 }
 
 /// The value after each version, from 0 on.
@@ -107,15 +143,19 @@ fn chain(operations: &[Operation]) -> Result<Vec<i64>, Violation> {
     for (version, delta, value, operation) in changes {
         let (expected, before) = (values.len() as u64, values[values.len() - 1]);
         if version < expected {
-            return Err(wrong(operation, format!("version {version} was answered twice: {operation:?}")));
+            return Err(wrong(
+                Rule::Once,
+                operation,
+                format!("version {version} was answered twice: {operation:?}"),
+            ));
         }
         if version > expected {
             let what = format!("version {expected} is nobody's, {version} is there: {operation:?}");
-            return Err(wrong(operation, what));
+            return Err(wrong(Rule::Values, operation, what));
         }
         if before + delta != value {
             let what = format!("{before} was there, and {delta} more is not {value}: {operation:?}");
-            return Err(wrong(operation, what));
+            return Err(wrong(Rule::Values, operation, what));
         }
         values.push(value);
     }
@@ -129,10 +169,14 @@ fn check_reads(operations: &[Operation], values: &[i64]) -> Result<(), Violation
             Outcome::Read { value, version } | Outcome::Refused { value, version, .. }
                 if values.get(version as usize) != Some(&value) =>
             {
-                return Err(wrong(operation, format!("nobody ever wrote that: {operation:?}")));
+                return Err(wrong(Rule::Values, operation, format!("nobody ever wrote that: {operation:?}")));
             }
             Outcome::Refused { delta, min, value, .. } if value + delta >= min => {
-                return Err(wrong(operation, format!("refused without a reason: {operation:?}")));
+                return Err(wrong(
+                    Rule::Values,
+                    operation,
+                    format!("refused without a reason: {operation:?}"),
+                ));
             }
             _ => {}
         }
@@ -160,7 +204,7 @@ fn check_time(operations: &[Operation]) -> Result<(), Violation> {
             Outcome::Refused { .. } => (false, "had been seen before this stale refusal"),
         };
         if version < seen || (is_change && version == seen) {
-            return Err(wrong(operation, format!("version {seen} {what}: {operation:?}")));
+            return Err(wrong(Rule::Time, operation, format!("version {seen} {what}: {operation:?}")));
         }
     }
     Ok(())
