@@ -12,8 +12,10 @@
 //! | [`placing`] | who holds what, brought about |
 //! | [`plant`] | bugs planted on purpose, for the simulation |
 //! | [`proposals`] | batches that meet at a leader travel as one entry |
+//! | [`reads`] | reads that need not see the newest |
 //! | [`split`] | a batch cut into what each partition is asked |
 //! | [`transport`] | how nodes reach each other |
+//! | [`walks`] | walks over all counters |
 //! | [`raft`] | consensus: what `openraft` is told and asked, and nowhere else |
 
 pub mod blocking;
@@ -27,5 +29,7 @@ pub mod placing;
 pub mod plant;
 pub mod proposals;
 pub mod raft;
+pub mod reads;
 pub mod split;
 pub mod transport;
+pub mod walks;

@@ -11,6 +11,13 @@
 //! 21 partition:v index:v        hold it: its leader will tell you more; take part once you have what is before this entry ->
 //! 22 partition:v node:v         let that node lead, if you do                 ->
 //! 23                            who leads what you hold?                      -> count:v (partition:v leader:v)*
+//! 32 count:v partition:v*       up to which entry is agreed on what you lead? -> count:v (partition:v index:v)*
+//! 33 partition:v (0 | 1 max_staleness_ms:v) batch    look, if you hold it and are not further behind -> staleness_ms:v replies
+//! 34 partition:v listing        a page of its counters, if you lead it        -> more:1 count:v (key cell)*
+//! 35 partition:v draw:v         any of its keys, if you lead it               -> 0 | 1 key
+//! 36 partition:v place:v        what did you remember under this number?      -> 0 | 1 key
+//! listing := prefix order:1 (0 | 1 value:z key) limit:v      order: 0 storage, 1 key, 2 value; only what comes after the place
+//! key, prefix := length:v bytes
 //! answer := 0 (what stands above) | 1 (0 | 1 leader:v) | 2 no quorum | 3 unknown | 4 length:v why it has stopped
 //! ```
 
@@ -24,7 +31,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use quipu_counting::slot::{partition as partition_of, slot};
-use quipu_counting::{Action, Batch, Group as Bound, GroupKind, Policy, Refusal, Reply, Request};
+use quipu_counting::{Action, Batch, Freshness, Group as Bound, GroupKind, Policy, Refusal, Reply, Request};
 use quipu_engine::{Clock, Engine, OpenError, Options, Replication};
 use quipu_store::Disk;
 use quipu_store::cold::ColdStore;
@@ -42,8 +49,10 @@ use crate::raft::meta_machine::kept_mark;
 use crate::raft::{
     Group, Journal, JournalReader, Mark, MetaMachine, MetaState, NodeId, NotDone, Pace, Status,
 };
+use crate::reads::{self, Reads};
 use crate::split::{Part, Split};
 use crate::transport::Transport;
+use crate::walks::Places;
 
 /// What a node is told at its start.
 pub struct Settings {
@@ -112,6 +121,8 @@ pub struct Node {
     /// One partition is taken up or given up at a time.
     pub(crate) holding: tokio::sync::Mutex<()>,
     pub(crate) placing: Mutex<Placing>,
+    pub(crate) reads: Reads,
+    pub(crate) places: Mutex<Places>,
 }
 
 /// A partition that is here.
@@ -144,6 +155,8 @@ impl Node {
         let node = Arc::new_cyclic(|myself| Node {
             myself: Weak::clone(myself),
             id,
+            reads: Reads::of(partitions),
+            places: Places::new((options.clock)()),
             clock: options.clock,
             pace,
             patience,
@@ -184,7 +197,12 @@ impl Node {
                 node.hear().await;
             }
         });
+        reads::start(&node);
         Ok(node)
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        (self.clock)()
     }
 
     /// Its number.
@@ -552,6 +570,8 @@ impl Node {
                 }
                 Ok(out)
             }
+            32 | 33 => self.answer_look(kind, &mut reader).await?,
+            34..=36 => self.answer_walk(kind, &mut reader).await?,
             _ => return Err(Malformed("a question that this version does not know")),
         };
         Ok(match done {
@@ -561,7 +581,7 @@ impl Node {
     }
 
     /// What is not for a partition must not reach its log: no replica could carry it out.
-    fn check_partition(&self, partition: u16, batch: &Batch) -> Result<(), Malformed> {
+    pub(crate) fn check_partition(&self, partition: u16, batch: &Batch) -> Result<(), Malformed> {
         let is_for_it = |(index, request): (usize, &Request)| {
             request.action.is_global() || partition_of(slot(batch.key(index)), self.partitions) == partition
         };
@@ -645,13 +665,22 @@ impl Node {
     pub async fn execute(&self, batch: &mut Batch) {
         let mut split = Split::of(batch, self.partitions);
         let parts = std::mem::take(&mut split.parts);
-        let done = parts.into_iter().map(|part| async {
-            let done = self.do_part(&part).await;
+        let freshness = batch.freshness;
+        let done = parts.into_iter().map(|part| async move {
+            let done = match freshness {
+                Freshness::Eventual { max_staleness_ms } if only_looks(&part.batch) => {
+                    self.look(&part, max_staleness_ms).await
+                }
+                _ => self.do_part(&part).await.map(|replies| (0, replies)),
+            };
             (part.places, done)
         });
         for (places, done) in futures_util::future::join_all(done).await {
             match done {
-                Ok(replies) => split.answer(&places, &replies),
+                Ok((staleness_ms, replies)) => {
+                    batch.note_staleness(&places, staleness_ms);
+                    split.answer(&places, &replies);
+                }
                 Err(refusal) => split.refuse(&places, refusal),
             }
         }
@@ -659,7 +688,7 @@ impl Node {
     }
 
     /// Has a part done by whoever leads its partition, looking for that for as long as patience lasts.
-    async fn do_part(&self, part: &Part) -> Result<Vec<Reply>, Refusal> {
+    pub(crate) async fn do_part(&self, part: &Part) -> Result<Vec<Reply>, Refusal> {
         let until = Instant::now() + self.patience;
         let mut refusal = Refusal::NoLeader;
         let mut candidates = self.candidates(part.partition);
@@ -701,7 +730,7 @@ impl Node {
     }
 
     /// Does a part here, if this node leads the partition.
-    async fn do_here(&self, partition: u16, mut batch: Batch) -> Result<Vec<Reply>, NotDone> {
+    pub(crate) async fn do_here(&self, partition: u16, batch: Batch) -> Result<Vec<Reply>, NotDone> {
         let Some(Held { group, proposals }) = self.held(partition) else {
             return Err(NotDone::NotLeader(None));
         };
@@ -711,6 +740,11 @@ impl Node {
         if !(is_planted(Plant::ReadsWithoutAsking) && group.leader() == Some(self.id)) {
             within(ANSWER_MAX, group.confirm()).await?;
         }
+        self.read(partition, batch).await
+    }
+
+    /// Looks at the replica that is here.
+    pub(crate) async fn read(&self, partition: u16, mut batch: Batch) -> Result<Vec<Reply>, NotDone> {
         let now_ms = (self.clock)();
         let engine = Arc::clone(&self.engine);
         let read = move || engine.read(partition, &mut batch, now_ms).map(|()| batch.replies);
@@ -820,12 +854,12 @@ fn read_not_done(kind: u8, reader: &mut Reader<'_>) -> Result<NotDone, Malformed
     })
 }
 
-fn copy(batch: &Batch) -> Batch {
+pub(crate) fn copy(batch: &Batch) -> Batch {
     batch.part(quipu_counting::BatchMark::default(), batch.mark())
 }
 
 /// Whether nothing of it leaves anything behind.
-fn only_looks(batch: &Batch) -> bool {
+pub(crate) fn only_looks(batch: &Batch) -> bool {
     let looks = |action: &Action| !action.is_write();
     batch.requests.iter().all(|request| looks(&request.action) && request.id.is_none())
         && !batch.groups.iter().any(|group| matches!(group.kind, GroupKind::Session { .. }))

@@ -6,15 +6,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use quipu_cluster::meta::{Change, Member};
 use quipu_cluster::node::{Node, Settings};
 use quipu_cluster::raft::{NodeId, Pace, Status};
 use quipu_cluster::transport::{Answering, Transport, Unreached};
+use quipu_cluster::walks::Scope;
 use quipu_counting::slot::{partition, slot};
-use quipu_counting::{Action, Add, Batch, Cell, Counters, Policy, Refusal, Reply};
+use quipu_counting::{Action, Add, Batch, Cell, Counters, Freshness, Listing, Policy, Refusal, Reply};
 use quipu_engine::{Engine, Options};
 use quipu_store::LogOptions;
 
@@ -541,4 +542,133 @@ async fn looking_at_one_replica_changes_none_of_them() {
         cluster.add(2, &key).await;
     }
     cluster.agree(&keys()).await;
+}
+
+impl Cluster {
+    /// What a node says of a counter where that need not be the newest, and how far behind it may be.
+    async fn look(&self, id: NodeId, key: &str, max_staleness_ms: Option<u64>) -> (Reply, u64) {
+        let mut batch = Batch::default();
+        batch.freshness = Freshness::Eventual { max_staleness_ms };
+        batch.push(key.as_bytes(), Action::Read);
+        let reply = self.run(id, &mut batch).await[0];
+        (reply, batch.staleness_ms(0))
+    }
+
+    /// Waits until a node says that of a counter.
+    async fn learns(&self, id: NodeId, key: &str, value: i64) {
+        for _ in 0..1_000 {
+            if self.look(id, key, None).await.0.cell.value == value {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("node {id} does not learn of {key}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_is_cut_off_says_how_far_behind_it_is() {
+    let cluster = Cluster::start().await;
+    for key in keys() {
+        cluster.add(1, &key).await;
+        for id in 1..=3 {
+            cluster.learns(id, &key, 1).await;
+        }
+    }
+    while (0..PARTITIONS).any(|number| cluster.nodes[&3].staleness_ms(number).is_none()) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    cluster.net.isolate(3);
+    let cut_at = Instant::now();
+    for key in keys() {
+        assert_eq!(cluster.add(1, &key).await.cell.value, 2);
+        let at = Instant::now();
+        for id in 1..=3 {
+            let since_ms = at.elapsed().as_millis() as u64;
+            let (reply, staleness_ms) = cluster.look(id, &key, None).await;
+            assert_eq!(reply.refusal, None);
+            assert!(
+                reply.cell.value == 2 || staleness_ms >= since_ms,
+                "{key} at node {id}, {since_ms} ms: {staleness_ms} ms"
+            );
+        }
+    }
+    for key in keys() {
+        let cut_for_ms = cut_at.elapsed().as_millis() as u64;
+        let (reply, staleness_ms) = cluster.look(3, &key, None).await;
+        assert_eq!((reply.refusal, reply.cell.value), (None, 1));
+        // Of what it led it may have been sure for as long as others would not lead in its place.
+        let lease_ms = 400;
+        assert!(staleness_ms + lease_ms >= cut_for_ms, "{staleness_ms} ms of {cut_for_ms} ms");
+        let (newest, behind_ms) = cluster.look(2, &key, Some(0)).await;
+        assert_eq!((newest.cell.value, behind_ms), (2, 0));
+    }
+    cluster.net.heal();
+    for key in keys() {
+        cluster.learns(3, &key, 2).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn walks_go_on_at_other_nodes_and_under_other_leaders() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster { net: Arc::default(), folder, nodes: BTreeMap::new() };
+    cluster.begin(5).await;
+    let wanted: BTreeSet<String> = (0..500).map(|number| format!("counter:{number:03}")).collect();
+    let mut batch = Batch::default();
+    for key in &wanted {
+        batch.push_with_id(key.as_bytes(), Action::Add(Add::plain(1)), b"once", 0);
+    }
+    assert!(cluster.run(1, &mut batch).await.iter().all(|reply| reply.refusal.is_none()));
+    let text = |key: Vec<u8>| String::from_utf8(key).unwrap();
+    // Without a loss each key is shown once; a node that is lost forgets where it was, and the walk repeats some.
+    for lost in [None, Some(2)] {
+        let (mut found, mut cursor, mut pages) = (Vec::new(), 0, 0);
+        let mut listed = Vec::new();
+        let mut listing = Listing { limit: 50, ..Listing::default() };
+        loop {
+            let ids: Vec<NodeId> = cluster.nodes.keys().copied().collect();
+            let node = Arc::clone(&cluster.nodes[&ids[pages % ids.len()]]);
+            pages += 1;
+            let page = node.scan(cursor, 10, Scope::All).await.unwrap();
+            found.extend(page.keys.into_iter().map(text));
+            cursor = page.cursor;
+            let page = node.list(&listing).await.unwrap();
+            listing.after = page.next().or(listing.after);
+            listed.extend(page.counters.into_iter().map(|(key, _)| text(key)));
+            drop(node);
+            if let Some(lost) = lost.filter(|lost| pages == 2 && cluster.nodes.contains_key(lost)) {
+                cluster.stop(lost).await;
+            }
+            if cursor == 0 {
+                break;
+            }
+        }
+        assert!(lost.is_some() || found.len() == wanted.len(), "{} keys", found.len());
+        assert!(found.into_iter().collect::<BTreeSet<_>>() == wanted, "all of them");
+        loop {
+            let page = cluster.nodes[&1].list(&listing).await.unwrap();
+            listed.extend(page.counters.iter().map(|(key, _)| text(key.clone())));
+            match page.next() {
+                Some(next) => listing.after = Some(next),
+                None => break,
+            }
+        }
+        assert_eq!(listed.len(), wanted.len(), "each of them once");
+        assert!(listed.into_iter().collect::<BTreeSet<_>>() == wanted);
+    }
+    let drawn = cluster.nodes[&3].random_key(7, Scope::All).await.unwrap().unwrap();
+    assert!(wanted.contains(&text(drawn)));
+    // What each leads is all of it together, unless the lead moves meanwhile.
+    for _ in 0..1_000 {
+        let mut count = 0;
+        for node in cluster.nodes.values() {
+            count += node.count_led().await.unwrap_or(0);
+        }
+        if count == 500 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("those who lead do not count everything");
 }

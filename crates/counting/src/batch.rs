@@ -155,6 +155,19 @@ impl BatchMark {
 /// What a key mostly has at most.
 const USUAL_KEY_BYTES: usize = 32;
 
+/// How fresh what a batch looks at must be. What writes always meets the newest state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Freshness {
+    /// Everything that was acknowledged before is seen.
+    #[default]
+    Strong,
+    /// Whoever holds a counter may be asked, if it can say how far behind it may be.
+    Eventual {
+        /// The most it may be behind.
+        max_staleness_ms: Option<u64>,
+    },
+}
+
 /// Requests with their bytes, their groups and, once executed, their replies in the same order.
 #[derive(Debug, Default)]
 pub struct Batch {
@@ -165,6 +178,10 @@ pub struct Batch {
     pub groups: Vec<Group>,
     /// One reply per request once the batch has run.
     pub replies: Vec<Reply>,
+    /// How fresh what is looked at must be.
+    pub freshness: Freshness,
+    /// How far behind each reply may be, once the batch has run; empty where none is.
+    pub staleness_ms: Vec<u64>,
 }
 
 impl Batch {
@@ -175,6 +192,7 @@ impl Batch {
             requests: Vec::with_capacity(requests),
             groups: Vec::new(),
             replies: Vec::with_capacity(requests),
+            ..Batch::default()
         }
     }
 
@@ -184,6 +202,25 @@ impl Batch {
         self.requests.clear();
         self.groups.clear();
         self.replies.clear();
+        self.freshness = Freshness::Strong;
+        self.staleness_ms.clear();
+    }
+
+    /// How far behind the reply to a request may be.
+    pub fn staleness_ms(&self, index: usize) -> u64 {
+        self.staleness_ms.get(index).copied().unwrap_or(0)
+    }
+
+    /// The replies to these requests may be so far behind.
+    pub fn note_staleness(&mut self, places: &[usize], staleness_ms: u64) {
+        if staleness_ms == 0 {
+            return;
+        }
+        self.staleness_ms.resize(self.requests.len(), 0);
+        for place in places {
+            // What is about all counters is put together from several.
+            self.staleness_ms[*place] = self.staleness_ms[*place].max(staleness_ms);
+        }
     }
 
     /// How many bytes of keys and ids it holds, for limits.
@@ -286,7 +323,8 @@ impl Batch {
             requests: requests.collect(),
             groups: groups.collect(),
             bytes: self.bytes[from.bytes..to.bytes].to_vec(),
-            replies: Vec::new(),
+            freshness: self.freshness,
+            ..Batch::default()
         }
     }
 

@@ -34,7 +34,7 @@ pub mod session;
 pub mod slot;
 
 pub use action::{Action, Add, Condition, Expire, ExpireWhen, Expiry, Set};
-pub use batch::{Batch, BatchMark, Group, GroupKind, Reply, Request, RequestId};
+pub use batch::{Batch, BatchMark, Freshness, Group, GroupKind, Reply, Request, RequestId};
 pub use cell::{Cell, NEVER};
 pub use identity::{Identity, IdentityKey, Outcome, Remembered};
 pub use listing::{ListOrder, ListPage, ListPlace, Listing};

@@ -37,6 +37,9 @@ pub enum Unavailable {
     /// More work than can be queued.
     #[error("overloaded, nothing was changed: {0}; retry later")]
     Busy(String),
+    /// Others have to be asked, and nobody leads them.
+    #[error("{0}; nothing was changed, retry")]
+    NoLeader(String),
     /// The request asks for something that is too large or that this deployment does not do.
     #[error("{0}")]
     Unsupported(String),

@@ -18,7 +18,7 @@
 //! written later is found in the cold store. Writers wait for one chunk at most.
 
 use std::collections::{BTreeMap, HashMap};
-use std::ops::{Bound, ControlFlow};
+use std::ops::{Bound, ControlFlow, Range};
 
 use parking_lot::MutexGuard;
 use quipu_counting::slot::{partition, slot};
@@ -39,14 +39,28 @@ const ROWS_AT_ONCE: usize = 1024;
 
 impl Engine {
     pub(crate) fn list_page(&self, listing: &Listing, now_ms: u64) -> Result<ListPage, Unavailable> {
+        self.page(listing, now_ms, |walk, wanted| match listing.order {
+            ListOrder::Storage => walk.in_storage_order(wanted),
+            ListOrder::Key | ListOrder::Value => walk.in_one_order(0..self.partitions.len(), wanted),
+        })
+    }
+
+    /// One page of the counters of one partition, as it is here. Blocks.
+    pub fn list_of(&self, partition: u16, listing: &Listing, now_ms: u64) -> Result<ListPage, Unavailable> {
+        let index = usize::from(partition);
+        self.page(listing, now_ms, |walk, wanted| walk.in_one_order(index..index + 1, wanted))
+    }
+
+    fn page(
+        &self,
+        listing: &Listing,
+        now_ms: u64,
+        select: impl FnOnce(&mut Walk<'_>, usize) -> Result<Vec<(Vec<u8>, Cell)>, ColdError>,
+    ) -> Result<ListPage, Unavailable> {
         let limit = listing.limit.clamp(1, PAGE_MAX);
         let mut walk = Walk { engine: self, listing, now_ms, reveals: 0 };
         // One more than wanted tells whether others follow.
-        let found = match listing.order {
-            ListOrder::Storage => walk.in_storage_order(limit + 1),
-            ListOrder::Key | ListOrder::Value => walk.in_one_order(limit + 1),
-        };
-        let mut counters = found.map_err(cold_unavailable)?;
+        let mut counters = select(&mut walk, limit + 1).map_err(cold_unavailable)?;
         let more = counters.len() > limit;
         counters.truncate(limit);
         // What somebody is shown must not be taken back by a crash.
@@ -87,12 +101,16 @@ impl Walk<'_> {
         Ok(counters)
     }
 
-    /// All partitions into one order.
-    fn in_one_order(&mut self, wanted: usize) -> Result<Vec<(Vec<u8>, Cell)>, ColdError> {
+    /// Several partitions into one order.
+    fn in_one_order(
+        &mut self,
+        partitions: Range<usize>,
+        wanted: usize,
+    ) -> Result<Vec<(Vec<u8>, Cell)>, ColdError> {
         let order = self.listing.order;
         let after = self.listing.after.as_ref().map(|place| (rank(order, place.value), place.key.clone()));
         let mut selection = Selection::new(order, after, wanted);
-        for index in 0..self.engine.partitions.len() {
+        for index in partitions {
             self.pass(index, &mut selection)?;
         }
         Ok(selection.into_counters().collect())

@@ -15,7 +15,7 @@ use std::ops::{Bound, ControlFlow};
 
 use quipu_counting::service::ScanPage;
 use quipu_counting::slot::{partition, slot as slot_of};
-use quipu_counting::{Counters, Unavailable};
+use quipu_counting::{Counters, ListOrder, Listing, Unavailable};
 use quipu_wire::entry::Reader;
 
 use crate::engine::{Engine, cold_unavailable};
@@ -111,25 +111,11 @@ impl Engine {
     /// Any key: one near a random place in memory, or where memory has none, one from the cold store. Those in memory are
     /// more likely, as those after a gap are; Redis has the same to say of its own.
     pub(crate) fn draw_key(&self, draw: u64, now_ms: u64) -> Result<Option<Vec<u8>>, Unavailable> {
-        let (first, hash, choice) = (draw as usize, (draw >> 32) as u32, (draw >> 16) as usize);
+        let (first, choice) = (draw as usize, choice(draw));
         let count = self.partitions.len();
-        for partition in (0..count).map(|step| &self.partitions[first.wrapping_add(step) % count]) {
-            let (mut keys, mut reveals) = (Vec::new(), 0);
-            for mut from in [Some(hash), Some(0)] {
-                while let (Some(place), true) = (from, keys.is_empty()) {
-                    let held = partition.lock();
-                    reveals = held.last_offset;
-                    from = held.table.walk_from(place, DRAWN_FROM, |number| {
-                        if held.table.cell(number).is_some_and(|cell| cell.is_live(now_ms)) {
-                            keys.push(held.table.key(number).to_vec());
-                        }
-                    });
-                }
-            }
-            if !keys.is_empty() {
-                // A key that somebody is shown must not be taken back by a crash.
-                self.settle(reveals)?;
-                return Ok(Some(keys.swap_remove(choice % keys.len())));
+        for index in (0..count).map(|step| first.wrapping_add(step) % count) {
+            if let Some(key) = self.draw_in_memory(index, draw, now_ms)? {
+                return Ok(Some(key));
             }
         }
         for cursor in [1 + ((((first % count) as u64) * PARTS + COLD) << 32), 0] {
@@ -139,6 +125,44 @@ impl Engine {
             }
         }
         Ok(None)
+    }
+
+    /// The same of one partition, as it is here.
+    pub fn draw_key_of(
+        &self,
+        partition: u16,
+        draw: u64,
+        now_ms: u64,
+    ) -> Result<Option<Vec<u8>>, Unavailable> {
+        if let Some(key) = self.draw_in_memory(usize::from(partition), draw, now_ms)? {
+            return Ok(Some(key));
+        }
+        let listing = Listing { order: ListOrder::Key, limit: DRAWN_FROM, ..Listing::default() };
+        let mut counters = self.list_of(partition, &listing, now_ms)?.counters;
+        let chosen = choice(draw) % counters.len().max(1);
+        Ok((!counters.is_empty()).then(|| counters.swap_remove(chosen).0))
+    }
+
+    fn draw_in_memory(&self, index: usize, draw: u64, now_ms: u64) -> Result<Option<Vec<u8>>, Unavailable> {
+        let (mut keys, mut reveals) = (Vec::new(), 0);
+        for mut from in [Some((draw >> 32) as u32), Some(0)] {
+            while let (Some(place), true) = (from, keys.is_empty()) {
+                let held = self.partitions[index].lock();
+                reveals = held.last_offset;
+                from = held.table.walk_from(place, DRAWN_FROM, |number| {
+                    if held.table.cell(number).is_some_and(|cell| cell.is_live(now_ms)) {
+                        keys.push(held.table.key(number).to_vec());
+                    }
+                });
+            }
+        }
+        if keys.is_empty() {
+            return Ok(None);
+        }
+        // A key that somebody is shown must not be taken back by a crash.
+        self.settle(reveals)?;
+        let chosen = choice(draw) % keys.len();
+        Ok(Some(keys.swap_remove(chosen)))
     }
 
     fn scan_memory(
@@ -214,6 +238,11 @@ impl Engine {
             _ => Ok(Next::Partition),
         }
     }
+}
+
+/// Which of some keys a random number chooses.
+fn choice(draw: u64) -> usize {
+    (draw >> 16) as usize
 }
 
 /// What a page shows.

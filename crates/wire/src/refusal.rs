@@ -66,6 +66,7 @@ pub const fn of_unavailable(reason: &Unavailable) -> &'static Presentation {
         Unavailable::Failed(_) => &FAILED,
         Unavailable::Unreadable(_) => &UNREADABLE,
         Unavailable::Busy(_) => &BUSY,
+        Unavailable::NoLeader(_) => &LEADERLESS,
         Unavailable::Unsupported(_) => &UNSUPPORTED,
     }
 }
@@ -158,6 +159,7 @@ static FULL: Presentation = row("FULL", "", false, 503, 9, true);
 static FAILED: Presentation = row("UNAVAILABLE", "", false, 504, 10, true);
 static UNREADABLE: Presentation = row("UNAVAILABLE", "", false, 503, 11, true);
 static BUSY: Presentation = row("BUSY", "", false, 503, 8, true);
+static LEADERLESS: Presentation = row("CLUSTERDOWN", "", false, 503, 8, true);
 static UNSUPPORTED: Presentation = row("ERR", "", false, 400, 2, false);
 
 #[cfg(test)]
@@ -199,6 +201,7 @@ mod tests {
             Unavailable::Failed("x".into()),
             Unavailable::Unreadable("x".into()),
             Unavailable::Busy("x".into()),
+            Unavailable::NoLeader("x".into()),
             Unavailable::Unsupported("x".into()),
         ] {
             assert_eq!(

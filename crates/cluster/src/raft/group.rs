@@ -308,7 +308,7 @@ impl<M: State> Group<M> {
     /// Returns when everything that was acknowledged before the call is carried out here, and this node leads: what is read
     /// now is the truth.
     pub async fn confirm(&self) -> Result<(), NotDone> {
-        if self.raft.ensure_linearizable(ReadPolicy::LeaseRead).await.is_ok() {
+        if self.is_confirmed().await {
             return Ok(());
         }
         match self.raft.ensure_linearizable(ReadPolicy::ReadIndex).await {
@@ -319,6 +319,18 @@ impl<M: State> Group<M> {
             Err(RaftError::APIError(_)) => Err(NotDone::NoQuorum),
             Err(RaftError::Fatal(fatal)) => Err(stopped(&fatal)),
         }
+    }
+
+    /// The same without asking the others: says no where they have not been heard of lately enough.
+    pub async fn is_confirmed(&self) -> bool {
+        self.raft.ensure_linearizable(ReadPolicy::LeaseRead).await.is_ok()
+    }
+
+    /// The entry up to which everything is agreed on that was acknowledged before the call; `None` if this node does not lead, or
+    /// the others have not been heard of lately enough.
+    pub async fn agreed(&self) -> Option<u64> {
+        let (entry, _) = self.raft.get_read_log_id(ReadPolicy::LeaseRead).await.ok()?;
+        Some(entry.index())
     }
 
     /// The engine has made a checkpoint: what it contains may leave the log.

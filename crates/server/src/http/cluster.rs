@@ -49,6 +49,7 @@ fn describe(node: &Node) -> ClusterBody {
             last: status.last,
             applied: status.applied,
             settled: node.is_settled(partition),
+            staleness_ms: node.staleness_ms(partition),
             behind,
         }
     });

@@ -291,7 +291,7 @@ commands! {
     ClusterSlots "cluster|slots" 2 (0 0 0) [STALE] [] [] [VARIES] "cluster" "3.0.0"
         "" "Slots with the node that leads them and the other replicas, by range.";
     ReadOnly "readonly" 1 (0 0 0) [LOADING STALE FAST] [CONNECTION] [] [] "cluster" "3.0.0"
-        "" "From now on any replica may be asked to look; it answers what its leader knows.";
+        "" "From now on any replica may be asked to look; it answers what it knows, which may be behind.";
     ReadWrite "readwrite" 1 (0 0 0) [LOADING STALE FAST] [CONNECTION] [] [] "cluster" "3.0.0"
         "" "From now on who looks is sent to the leader too.";
 

@@ -71,6 +71,12 @@ impl Problem {
         Problem::new(400, "malformed", detail)
     }
 
+    /// A look at a counter was refused: the service cannot answer at the moment.
+    pub fn unread(refusal: Refusal) -> Problem {
+        let shown = of_refusal(refusal);
+        Problem::new(shown.status, refusal.code(), shown.text)
+    }
+
     /// A rule of counting refused a change of the counter `key`.
     pub fn refused(key: &[u8], reply: &Reply, refusal: Refusal) -> Problem {
         let shown = of_refusal(refusal);
@@ -100,6 +106,7 @@ pub const fn unavailable_code(reason: &Unavailable) -> &'static str {
         Unavailable::Failed(_) => OUTCOME_UNKNOWN,
         Unavailable::Unreadable(_) => "unavailable",
         Unavailable::Busy(_) => "busy",
+        Unavailable::NoLeader(_) => "no-leader",
         Unavailable::Unsupported(_) => "unsupported",
     }
 }
@@ -165,6 +172,7 @@ mod tests {
             Unavailable::Failed("x".into()),
             Unavailable::Unreadable("x".into()),
             Unavailable::Busy("x".into()),
+            Unavailable::NoLeader("x".into()),
             Unavailable::Unsupported("x".into()),
         ];
         for problem in refused.into_iter().chain(unavailable.iter().map(Problem::unavailable)) {

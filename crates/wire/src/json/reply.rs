@@ -81,7 +81,7 @@ pub struct CounterBody {
     mode: &'static str,
     /// Whether the value is exact.
     exact: bool,
-    /// How old the value may be.
+    /// How far behind the value may be at most: everything acknowledged before that is in it.
     #[schema(example = 0)]
     staleness_ms: u64,
 }
@@ -104,6 +104,11 @@ impl CounterBody {
             exact: true,
             staleness_ms: 0,
         }
+    }
+
+    /// The same of a replica that may be behind.
+    pub fn behind(self, staleness_ms: u64) -> CounterBody {
+        CounterBody { staleness_ms, ..self }
     }
 }
 
@@ -352,6 +357,8 @@ pub struct ClusterPartition {
     pub applied: Option<u64>,
     /// Whether exactly those hold it who shall, where the node that answers leads it.
     pub settled: Option<bool>,
+    /// How far behind the replica of the node that answers may be at most, where it holds one and knows.
+    pub staleness_ms: Option<u64>,
     /// How many entries the other replicas are behind, where the node that answers leads it.
     pub behind: Vec<ClusterLag>,
 }
