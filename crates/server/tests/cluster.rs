@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::cluster::{found, free_ports, quipu, wait_for};
+use support::cluster::{described, found, free_ports, quipu, wait_for, wait_until_settled};
 use support::{QUIPU, Server, run};
 
 /// One command on a connection of its own; the lines of its reply.
@@ -194,39 +194,12 @@ fn a_cluster_for_trying_it_out_serves_and_leaves_nothing_behind() {
     assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0);
 }
 
-/// The cluster as a server describes it.
-fn described(server: &Server) -> Value {
-    let reply = server.request("GET", "/api/v1/cluster", &[], "");
-    assert_eq!(reply.status, 200, "{reply:?}");
-    reply.json()
-}
-
 /// Waits until a server describes the cluster so.
 fn wait_until(server: &Server, is_so: impl Fn(&Value) -> bool) {
     let until = Instant::now() + Duration::from_secs(60);
     while !is_so(&described(server)) {
         assert!(Instant::now() < until, "{:#}", described(server));
         std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
-/// Waits until every partition is led by somebody who finds it where it should be, with nobody behind.
-fn wait_until_settled(servers: &[&Server]) {
-    let until = Instant::now() + Duration::from_secs(60);
-    let is_settled = |partition: &&Value| {
-        let behind = partition["behind"].as_array().unwrap();
-        partition["settled"] == true
-            && behind.len() + 1 == servers.len()
-            && behind.iter().all(|other| other["entries"] == 0)
-    };
-    loop {
-        let described: Vec<Value> = servers.iter().map(|server| described(server)).collect();
-        let all = described.iter().flat_map(|cluster| cluster["partitions"].as_array().unwrap());
-        if all.filter(is_settled).count() == 16 {
-            return;
-        }
-        assert!(Instant::now() < until, "{described:#?}");
-        std::thread::sleep(Duration::from_millis(100));
     }
 }
 

@@ -129,6 +129,7 @@ fn exit_code(status: u16, reason: &str) -> u8 {
         Unavailable::Failed,
         Unavailable::Unreadable,
         Unavailable::Busy,
+        Unavailable::NoLeader,
         Unavailable::Unsupported,
     ]
     .map(|kind| kind(String::new()));

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::extract::State;
+use axum::http::Uri;
 use axum::response::IntoResponse;
 use quipu_counting::{Action, Batch, GroupKind, Refusal, Reply};
 use quipu_wire::json::problem::Problem;
@@ -17,6 +18,7 @@ use quipu_wire::json::request::{BatchAddBody, BatchGetBody, BodyError};
 
 use super::App;
 use super::answer::{self, Answer, Refused};
+use super::counters::freshness;
 use super::execute::run;
 use super::extract::{Body, NoQuery, RequestId};
 
@@ -30,7 +32,8 @@ pub async fn increment(State(app): State<Arc<App>>, id: RequestId, NoQuery: NoQu
     let room = app.load.reserve(reply_bytes)?;
     let batch = run(&app, additions(&body, id.bytes())?).await?;
     let replayed = batch.replies.iter().any(|reply| reply.duplicate);
-    let results = results(&batch, ItemBody::of_change);
+    let of = |(index, reply): (usize, &Reply)| ItemBody::of_change(batch.key(index), reply);
+    let results: Vec<ItemBody> = batch.replies.iter().enumerate().map(of).collect();
     let mut response = match refused_item(&batch).filter(|_| body.atomic) {
         Some((index, refusal)) => {
             Refused::from(Problem::batch_refused(index, refusal, results)).into_response()
@@ -76,17 +79,25 @@ fn refused_item(batch: &Batch) -> Option<(usize, Refusal)> {
     refusals().find(|(_, refusal)| *refusal != Refusal::GroupAborted).or_else(|| refusals().next())
 }
 
-pub async fn get(State(app): State<Arc<App>>, NoQuery: NoQuery, body: Body) -> Answer {
+pub async fn get(State(app): State<Arc<App>>, uri: Uri, body: Body) -> Answer {
+    let freshness = freshness(uri.query())?;
     let body: BatchGetBody = body.parse()?;
     check_length(&app, "keys", body.keys.len())?;
     let reply_bytes = body.keys.len() * REPLY_ITEM_BYTES;
     let room = app.load.reserve(reply_bytes)?;
     let mut batch = Batch::with_room(body.keys.len());
+    batch.freshness = freshness;
     for (index, key) in body.keys.iter().enumerate() {
         batch.push(&key.to_key(index)?, Action::Read);
     }
     let batch = run(&app, batch).await?;
-    let results = results(&batch, CounterBody::of);
+    if let Some(refusal) = batch.replies.iter().find_map(|reply| reply.refusal) {
+        return Err(Problem::unread(refusal).into());
+    }
+    let of = |(index, reply): (usize, &Reply)| {
+        CounterBody::of(batch.key(index), reply).behind(batch.staleness_ms(index))
+    };
+    let results: Vec<CounterBody> = batch.replies.iter().enumerate().map(of).collect();
     Ok(answer::json_in(room, reply_bytes, &ResultsBody { results }))
 }
 
@@ -96,8 +107,4 @@ fn check_length(app: &App, field: &str, length: usize) -> Result<(), BodyError> 
         return Ok(());
     }
     Err(BodyError(format!("`{field}`: must have 1 to {most} entries, not {length}")))
-}
-
-fn results<T>(batch: &Batch, body: impl Fn(&[u8], &Reply) -> T) -> Vec<T> {
-    batch.replies.iter().enumerate().map(|(index, reply)| body(batch.key(index), reply)).collect()
 }

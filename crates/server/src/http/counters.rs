@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::Uri;
-use quipu_counting::{Action, Batch, Condition, Refusal, Reply};
+use quipu_counting::{Action, Batch, Condition, Freshness, Refusal, Reply};
 use quipu_wire::json::problem::Problem;
 use quipu_wire::json::request::{AddBody, BodyError, Direction, NoFields, SetBody};
 
@@ -19,34 +19,44 @@ use super::preconditions::Precondition;
 const ATTEMPTS_MAX: usize = 8;
 
 pub async fn read(State(app): State<Arc<App>>, Name(key): Name, condition: Precondition, uri: Uri) -> Answer {
-    check_freshness(uri.query())?;
-    let reply = look(&app, &key).await?;
+    let freshness = freshness(uri.query())?;
+    let (reply, staleness_ms) = look(&app, &key, freshness).await?;
     let live = reply.exists.then_some(&reply.cell);
     if !condition.matches(live) {
         let detail = "the counter is not in a state that If-Match names";
         return Err(Problem::new(412, "condition-unmet", detail).into());
     }
     let is_known = !condition.holds(live);
-    Ok(if is_known { answer::not_modified(&reply) } else { answer::counter(&key, &reply) })
+    Ok(if is_known { answer::not_modified(&reply) } else { answer::counter(&key, &reply, staleness_ms) })
 }
 
-/// How fresh a read must be. Reads here are always strong, which satisfies every wish, but a misspelled wish is refused.
-fn check_freshness(query: Option<&str>) -> Result<(), Refused> {
+/// How fresh a read must be. A strong one satisfies every `maxStalenessMs`.
+pub fn freshness(query: Option<&str>) -> Result<Freshness, Refused> {
     if query.is_none() {
-        return Ok(());
+        return Ok(Freshness::Strong);
     }
     let parameters = Parameters::parse(query, &["consistency", "maxStalenessMs"])?;
-    let is_known = |text: &str| matches!(text, "strong" | "eventual").then_some(());
-    parameters.read("consistency", "strong or eventual", is_known)?;
-    parameters.read("maxStalenessMs", "a number of milliseconds", |text| text.parse::<u64>().ok())?;
-    Ok(())
+    let max_staleness_ms =
+        parameters.read("maxStalenessMs", "a number of milliseconds", |text| text.parse::<u64>().ok())?;
+    let freshness = parameters.read("consistency", "strong or eventual", |text| match text {
+        "strong" => Some(Freshness::Strong),
+        "eventual" => Some(Freshness::Eventual { max_staleness_ms }),
+        _ => None,
+    })?;
+    Ok(freshness.unwrap_or_default())
 }
 
-async fn look(app: &App, key: &[u8]) -> Result<Reply, Refused> {
+/// A counter, and how far behind that may be.
+async fn look(app: &App, key: &[u8], freshness: Freshness) -> Result<(Reply, u64), Refused> {
     let mut batch = Batch::default();
+    batch.freshness = freshness;
     batch.push(key, Action::Read);
     let batch = run(app, batch).await?;
-    Ok(batch.replies[0])
+    let reply = batch.replies[0];
+    match reply.refusal {
+        None => Ok((reply, batch.staleness_ms(0))),
+        Some(refusal) => Err(Problem::unread(refusal).into()),
+    }
 }
 
 pub async fn increment(
@@ -131,7 +141,7 @@ async fn change(
         return Err(Problem::malformed(detail).into());
     }
     for _ in 0..ATTEMPTS_MAX {
-        let found = look(app, key).await?;
+        let (found, _) = look(app, key, Freshness::Strong).await?;
         let live = found.exists.then_some(&found.cell);
         let reply = attempt(app, key, id, action(precondition.in_state(live))?).await?;
         // Refused although it held a moment ago: somebody was faster.

@@ -506,6 +506,9 @@ async fn refused_requests_say_why() {
         ("PUT counters/a", "", 400, "empty"),
         ("PUT counters/a", "{}", 400, "missing field `value`"),
         ("GET counters/a?consistency=weak", "", 400, "consistency"),
+        ("GET counters/a?consistency=eventual&maxStalenessMs=soon", "", 400, "maxStalenessMs"),
+        ("GET counters/a?consistency=eventual&maxStalenessMs=-1", "", 400, "maxStalenessMs"),
+        ("POST counters/batch-get?consistency=weak", r#"{"keys":["a"]}"#, 400, "consistency"),
         ("GET counters/a?fresh=1", "", 400, "fresh"),
         (
             "POST counters/batch-increment",

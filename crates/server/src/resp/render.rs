@@ -85,7 +85,10 @@ impl<'d> Renderer<'d, '_> {
             }
             (Plan::Bulk, None) => {
                 let reply = &self.take(1)[0];
-                self.value_or_null(reply.exists, reply.cell.value);
+                match reply.refusal {
+                    None => self.value_or_null(reply.exists, reply.cell.value),
+                    Some(refusal) => self.refuse(refusal, reply),
+                }
             }
             (plan, _) => self.answer_rest(plan),
         }
@@ -156,15 +159,22 @@ impl<'d> Renderer<'d, '_> {
             }
             (Plan::NullOrLiteral(length), unavailable) => {
                 let bytes = self.take_literal(length);
-                match unavailable {
-                    Some(reason) => self.encoder.error(unavailable_line(reason)),
-                    None if self.take(1)[0].exists => self.encoder.out.extend_from_slice(bytes),
+                if let Some(reason) = unavailable {
+                    return self.encoder.error(unavailable_line(reason));
+                }
+                let reply = &self.take(1)[0];
+                match reply.refusal {
+                    Some(refusal) => self.refuse(refusal, reply),
+                    None if reply.exists => self.encoder.out.extend_from_slice(bytes),
                     None => self.encoder.null(),
                 }
             }
             (_, Some(reason)) => self.encoder.error(unavailable_line(reason)),
             (Plan::Bulks(count), None) => {
                 let replies = self.take(count);
+                if let Some((refusal, reply)) = first_refused(replies) {
+                    return self.refuse(refusal, reply);
+                }
                 self.encoder.array(replies.len());
                 for reply in replies {
                     self.value_or_null(reply.exists, reply.cell.value);
@@ -185,8 +195,11 @@ impl<'d> Renderer<'d, '_> {
                 }
             }
             (Plan::CountExisting(count), None) => {
-                let existing = self.take(count).iter().filter(|reply| reply.exists).count();
-                self.encoder.integer(existing as i64);
+                let replies = self.take(count);
+                match first_refused(replies) {
+                    Some((refusal, reply)) => self.refuse(refusal, reply),
+                    None => self.encoder.integer(replies.iter().filter(|reply| reply.exists).count() as i64),
+                }
             }
             (Plan::Session(count), None) => {
                 let replies = self.take(count);

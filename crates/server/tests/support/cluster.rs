@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 use super::{Server, run};
 
 /// A port that is free now, with the 29 behind it. Below those that the system gives out by itself, so that nobody gets one of
@@ -62,5 +64,35 @@ pub fn wait_for(server: &Server, nodes: u64, partitions: u64) {
         }
         assert!(Instant::now() < until, "{metrics}");
         std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// The cluster as a server describes it.
+pub fn described(server: &Server) -> Value {
+    let reply = server.request("GET", "/api/v1/cluster", &[], "");
+    assert_eq!(reply.status, 200, "{reply:?}");
+    reply.json()
+}
+
+/// Waits until every partition is led by somebody who finds it where it should be, with nobody behind: everywhere, or in a larger
+/// cluster at three nodes.
+pub fn wait_until_settled(servers: &[&Server]) {
+    let until = Instant::now() + Duration::from_secs(60);
+    let is_settled = |partition: &&Value| {
+        let behind = partition["behind"].as_array().unwrap();
+        partition["settled"] == true
+            && behind.len() + 1 == servers.len().min(3)
+            && behind.iter().all(|other| other["entries"] == 0)
+    };
+    loop {
+        let described: Vec<Value> = servers.iter().map(|server| described(server)).collect();
+        let all = described.iter().flat_map(|cluster| cluster["partitions"].as_array().unwrap());
+        let is_known =
+            described.iter().all(|cluster| cluster["nodes"].as_array().unwrap().len() >= servers.len());
+        if is_known && all.filter(is_settled).count() == 16 {
+            return;
+        }
+        assert!(Instant::now() < until, "{described:#?}");
+        std::thread::sleep(Duration::from_millis(100));
     }
 }

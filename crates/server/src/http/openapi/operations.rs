@@ -221,7 +221,9 @@ pub const OPERATIONS: &[Operation] = &[
         method: "post",
         path: "/api/v1/counters/batch-get",
         summary: "Read many counters",
-        description: "Results come in the order of the keys, all as of one moment.",
+        description: "Results come in the order of the keys; of a single server all as of one moment, of a cluster those of each \
+            partition.",
+        parameters: &["Consistency", "MaxStaleness"],
         body: Some(Body {
             schema: "BatchGet",
             is_required: true,

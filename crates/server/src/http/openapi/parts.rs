@@ -66,11 +66,12 @@ pub fn parameters() -> Value {
         },
         "Consistency": {
             "name": "consistency", "in": "query", "schema": {"type": "string", "enum": ["strong", "eventual"]},
-            "description": "How fresh the value must be. Every read of this version is strong.",
+            "description": "`strong`, which holds where nothing is said: everything acknowledged before is seen. `eventual`: any node \
+                that holds the counter may answer, without asking the leader, and `stalenessMs` says how far behind it may be.",
         },
         "MaxStaleness": {
             "name": "maxStalenessMs", "in": "query", "schema": {"type": "integer", "minimum": 0, "maximum": u64::MAX},
-            "description": "How old the value may be. Every read of this version is up to date.",
+            "description": "How far behind an eventual read may be. What cannot be answered so is read from the leader.",
         },
     })
 }
