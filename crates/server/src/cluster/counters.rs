@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use quipu_cluster::node::Node;
+use quipu_cluster::raft::NotDone;
+use quipu_cluster::walks::Scope;
 use quipu_counting::service::{Finished, ScanPage};
 use quipu_counting::{Batch, Counters, Execution, ListPage, Listing, Policies, Policy, Unavailable};
 use tokio::runtime::Handle;
@@ -14,16 +16,46 @@ pub struct ClusterCounters {
 }
 
 impl ClusterCounters {
-    /// What is asked of all counters is asked here, so all of them must be here.
-    fn whole(&self) -> Result<&dyn Counters, Unavailable> {
-        let engine = self.node.engine();
-        let partitions = self.node.meta(|meta| meta.partitions);
-        if partitions > 0 && (0..partitions).all(|partition| engine.holds(partition)) {
-            Ok(&**engine)
-        } else {
-            let what = "this node does not hold all partitions, and cannot walk over all counters yet";
-            Err(Unavailable::Unsupported(what.into()))
+    /// Waits for what other nodes may have to be asked about. Never called by a thread that serves others.
+    fn wait<T: Send + 'static>(
+        &self,
+        asked: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, Unavailable> {
+        let (tell, told) = std::sync::mpsc::channel();
+        self.handle.spawn(async move {
+            // Nobody may be left to hear it.
+            let _ = tell.send(asked.await);
+        });
+        told.recv().map_err(|_| Unavailable::Unreadable("the node is stopping".into()))
+    }
+
+    /// About so many keys of a walk over these partitions.
+    pub fn scan_in(&self, scope: Scope, cursor: u64, count: usize) -> Result<ScanPage, Unavailable> {
+        let node = Arc::clone(&self.node);
+        self.wait(async move { node.scan(cursor, count, scope).await })?.map_err(unavailable)
+    }
+
+    /// Any key of these partitions.
+    pub fn random_key_in(&self, scope: Scope, draw: u64) -> Result<Option<Vec<u8>>, Unavailable> {
+        let node = Arc::clone(&self.node);
+        self.wait(async move { node.random_key(draw, scope).await })?.map_err(unavailable)
+    }
+
+    /// How many counters are in the partitions that this node leads.
+    pub fn count_led(&self) -> Result<u64, Unavailable> {
+        let node = Arc::clone(&self.node);
+        self.wait(async move { node.count_led().await })?.map_err(unavailable)
+    }
+}
+
+/// Why a walk over counters did not get on.
+fn unavailable(why: NotDone) -> Unavailable {
+    match why {
+        NotDone::Stopped(why) => Unavailable::Unreadable(why),
+        NotDone::NotLeader(_) => {
+            Unavailable::NoLeader("nobody leads one of the partitions at the moment".into())
         }
+        other => Unavailable::NoLeader(other.to_string()),
     }
 }
 
@@ -59,26 +91,21 @@ impl Counters for ClusterCounters {
 
     fn set_policy(&self, pattern: &[u8], policy: Option<Policy>, _now_ms: u64) -> Result<bool, Unavailable> {
         let (node, pattern) = (Arc::clone(&self.node), pattern.to_vec());
-        let (tell, told) = std::sync::mpsc::channel();
-        self.handle.spawn(async move {
-            let _ = tell.send(node.set_policy(&pattern, policy).await);
-        });
-        match told.recv() {
-            Ok(done) => done.map_err(Unavailable::Unreadable),
-            Err(_) => Err(Unavailable::Unreadable("the node is stopping".into())),
-        }
+        let set = async move { node.set_policy(&pattern, policy).await };
+        self.wait(set)?.map_err(Unavailable::Unreadable)
     }
 
-    fn scan(&self, cursor: u64, count: usize, now_ms: u64) -> Result<ScanPage, Unavailable> {
-        self.whole()?.scan(cursor, count, now_ms)
+    fn scan(&self, cursor: u64, count: usize, _now_ms: u64) -> Result<ScanPage, Unavailable> {
+        self.scan_in(Scope::All, cursor, count)
     }
 
-    fn list(&self, listing: &Listing, now_ms: u64) -> Result<ListPage, Unavailable> {
-        self.whole()?.list(listing, now_ms)
+    fn list(&self, listing: &Listing, _now_ms: u64) -> Result<ListPage, Unavailable> {
+        let (node, listing) = (Arc::clone(&self.node), listing.clone());
+        self.wait(async move { node.list(&listing).await })?.map_err(unavailable)
     }
 
-    fn random_key(&self, draw: u64, now_ms: u64) -> Result<Option<Vec<u8>>, Unavailable> {
-        self.whole()?.random_key(draw, now_ms)
+    fn random_key(&self, draw: u64, _now_ms: u64) -> Result<Option<Vec<u8>>, Unavailable> {
+        self.random_key_in(Scope::All, draw)
     }
 
     fn facts(&self) -> Vec<(&'static str, u64)> {

@@ -10,9 +10,12 @@ use quipu_cluster::node::Node;
 use quipu_counting::Unavailable;
 use quipu_counting::slot::{SLOTS, partition};
 
+use super::counters::ClusterCounters;
+
 /// The cluster as this node knows it.
 pub struct Map {
     node: Arc<Node>,
+    counters: Arc<ClusterCounters>,
     /// Where clients reach this node.
     address: String,
 }
@@ -85,8 +88,18 @@ pub fn host_and_port(address: &str) -> Option<(&str, u16)> {
 
 impl Map {
     /// Of a node that clients reach at `address`.
-    pub fn new(node: Arc<Node>, address: String) -> Map {
-        Map { node, address }
+    pub fn new(counters: Arc<ClusterCounters>, address: String) -> Map {
+        Map { node: Arc::clone(&counters.node), counters, address }
+    }
+
+    /// Where walks over what this node leads are done.
+    pub fn led(&self) -> &ClusterCounters {
+        &self.counters
+    }
+
+    /// The partition of a slot.
+    pub fn partition(&self, slot: u16) -> u16 {
+        partition(slot, self.node.partitions())
     }
 
     /// The name of this node.
@@ -97,7 +110,7 @@ impl Map {
     /// Where a client is to ask about a slot, if not here. Who only wants to look may do so at any replica. Where nobody is
     /// known to lead this is the place: the request will wait for a leader, as on the other port.
     pub fn elsewhere(&self, slot: u16, looks: bool) -> Option<String> {
-        let partition = partition(slot, self.node.partitions());
+        let partition = self.partition(slot);
         let leader = self.node.leader(partition).filter(|leader| *leader != self.node.id())?;
         if looks && self.node.engine().holds(partition) {
             return None;

@@ -100,7 +100,9 @@ impl Running {
             resp: place.resp.clone().unwrap_or_else(|| reached(place.resp_listen, &identity.address)),
             http: reached(place.http_listen, &identity.address),
         };
-        let map = Arc::new(Map::new(Arc::clone(&node), member.resp.clone()));
+        let counters =
+            Arc::new(ClusterCounters { node: Arc::clone(&node), handle: runtime.handle().clone() });
+        let map = Arc::new(Map::new(Arc::clone(&counters), member.resp.clone()));
         let (cluster, replicas, through) = (identity.cluster()?, identity.replicas, identity.through());
         let belonging = Arc::downgrade(&node);
         let refused = Arc::new(OnceLock::new());
@@ -133,8 +135,6 @@ impl Running {
                 tokio::time::sleep(RETRY_PAUSE).await;
             }
         });
-        let counters =
-            Arc::new(ClusterCounters { node: Arc::clone(&node), handle: runtime.handle().clone() });
         Ok(Running { node, counters, map, refused })
     }
 

@@ -7,10 +7,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use quipu_cluster::walks::Scope;
 use quipu_counting::{Counters, Policy, Unavailable};
 use quipu_wire::refusal::unavailable_line;
 use quipu_wire::resp::{Encoder, Protocol};
 
+use super::commands::walks::Keys;
 use super::commands::{cluster, walks};
 use crate::cluster::map::Map;
 
@@ -24,6 +26,8 @@ const JOBS_MAX: usize = 1024;
 pub enum Job {
     /// SCAN.
     Scan {
+        /// On the port of the Redis Cluster protocol: what this node leads is walked.
+        map: Option<Arc<Map>>,
         /// Where the walk goes on.
         cursor: u64,
         /// Which keys are wanted.
@@ -35,13 +39,22 @@ pub enum Job {
     },
     /// KEYS.
     Keys {
+        /// As above.
+        map: Option<Arc<Map>>,
         /// Which keys are wanted.
         pattern: Vec<u8>,
     },
     /// RANDOMKEY.
     RandomKey {
+        /// As above.
+        map: Option<Arc<Map>>,
         /// A random number.
         draw: u64,
+    },
+    /// DBSIZE on the port of the Redis Cluster protocol.
+    CountLed {
+        /// Knows what this node leads.
+        map: Arc<Map>,
     },
     /// CLUSTER COUNTKEYSINSLOT and CLUSTER GETKEYSINSLOT.
     KeysInSlot {
@@ -74,14 +87,27 @@ impl Job {
                 encoder.array(0);
                 Ok(())
             }
-            Job::Scan { cursor, pattern, count, .. } => {
-                walks::answer_scan(counters, *cursor, pattern.as_deref(), *count, now_ms, &mut encoder)
+            Job::Scan { map, cursor, pattern, count, .. } => {
+                let keys = Keys { counters, map: map.as_deref(), now_ms };
+                walks::answer_scan(&keys, *cursor, pattern.as_deref(), *count, &mut encoder)
             }
-            Job::Keys { pattern } => walks::answer_keys(counters, pattern, now_ms, &mut encoder),
-            Job::RandomKey { draw } => counters.random_key(*draw, now_ms).map(|key| match key {
-                Some(key) => encoder.bulk(&key),
-                None => encoder.null(),
-            }),
+            Job::Keys { map, pattern } => {
+                let keys = Keys { counters, map: map.as_deref(), now_ms };
+                walks::answer_keys(&keys, pattern, &mut encoder)
+            }
+            Job::RandomKey { map, draw } => {
+                let key = match map {
+                    Some(map) => map.led().random_key_in(Scope::Led, *draw),
+                    None => counters.random_key(*draw, now_ms),
+                };
+                key.map(|key| match key {
+                    Some(key) => encoder.bulk(&key),
+                    None => encoder.null(),
+                })
+            }
+            Job::CountLed { map } => {
+                map.led().count_led().map(|count| encoder.integer(i64::try_from(count).unwrap_or(i64::MAX)))
+            }
             Job::KeysInSlot { map, slot, most } => {
                 cluster::answer_keys_in_slot(map, *slot, *most, now_ms, &mut encoder)
             }

@@ -211,15 +211,24 @@ impl Interpreter<'_> {
     }
 
     /// Why a client that finds the node of a key by itself should not have sent this here.
-    fn misdirected(&self, spec: &CommandSpec, arguments: Arguments<'_, '_>) -> Option<Complaint> {
-        let map = self.map()?;
+    fn misdirected(&mut self, spec: &CommandSpec, arguments: Arguments<'_, '_>) -> Option<Complaint> {
+        let map = self.shared.map.as_ref().filter(|_| self.session.card.is_of_cluster)?;
         let keys = spec.key_positions(arguments.len()).filter_map(|at| arguments.get(at));
         let mut slots = keys.map(slot);
         let slot = slots.next()?;
         if slots.any(|other| other != slot) {
             return Some(error_line(Refusal::CrossSlot, 0).into());
         }
-        moved(map, slot, self.session.looks_anywhere && !spec.flags.contains(Flags::WRITE))
+        let looks = self.session.looks_anywhere && !spec.flags.contains(Flags::WRITE);
+        if !spec.flags.contains(Flags::READONLY) {
+            return moved(map, slot, looks);
+        }
+        // Some clients read from replicas without saying READONLY to those that also lead something. Who was sent away and comes
+        // back has not misread the map: the leader is asked from here.
+        let insists = self.session.sent_away.contains(&map.partition(slot));
+        let complaint = moved(map, slot, looks || insists)?;
+        self.session.sent_away.insert(map.partition(slot));
+        Some(complaint)
     }
 
     /// Commands that are never queued.
@@ -351,6 +360,8 @@ fn sees_the_rest(command: Command) -> bool {
             | Command::MemoryStats
             | Command::QPolicyGet
             | Command::QPolicyList
+            | Command::ReadOnly
+            | Command::ReadWrite
     )
 }
 
@@ -362,9 +373,12 @@ pub(super) fn job(
 ) -> Option<Result<Job, Complaint>> {
     let operand = || arguments.get(1).unwrap_or_default();
     match command {
-        Command::Scan => Some(walks::scan(arguments)),
-        Command::Keys => Some(Ok(Job::Keys { pattern: operand().to_vec() })),
-        Command::RandomKey => Some(Ok(Job::RandomKey { draw: SmallRng::from_os_rng().random() })),
+        Command::Scan => Some(walks::scan(map, arguments)),
+        Command::Keys => Some(Ok(Job::Keys { map: map.cloned(), pattern: operand().to_vec() })),
+        Command::RandomKey => {
+            Some(Ok(Job::RandomKey { map: map.cloned(), draw: SmallRng::from_os_rng().random() }))
+        }
+        Command::DbSize => map.map(|map| Ok(Job::CountLed { map: Arc::clone(map) })),
         Command::QPolicySet | Command::QPolicyDel => Some(own::change_policy(command, arguments.tail(2))),
         Command::ClusterCountKeysInSlot | Command::ClusterGetKeysInSlot => {
             map.map(|map| cluster::keys_in_slot(map, command, arguments))

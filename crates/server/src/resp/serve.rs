@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use mio::Token;
-use quipu_counting::{Batch, Execution, Unavailable};
+use quipu_counting::{Batch, Execution, Freshness, Unavailable};
 use quipu_wire::resp::{Encoder, Pipeline};
 
 use super::Shared;
@@ -311,7 +311,10 @@ impl Turn<'_> {
     /// The draft's batch is finished elsewhere.
     #[cold]
     fn wait(&mut self, connection: &mut Connection, token: Token, mut waiting: Waiting) {
-        let batch = std::mem::take(&mut waiting.draft.batch);
+        let mut batch = std::mem::take(&mut waiting.draft.batch);
+        if connection.session.looks_anywhere {
+            batch.freshness = Freshness::Eventual { max_staleness_ms: None };
+        }
         let now_ms = waiting.now_ms;
         connection.waiting = Some(waiting);
         self.shared.statistics.waiting.fetch_add(1, Ordering::Relaxed);

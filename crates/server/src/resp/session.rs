@@ -1,6 +1,6 @@
 //! What a connection has agreed on, and the list of all connections.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,6 +34,8 @@ pub struct Session {
     pub mute: Mute,
     /// READONLY: whoever holds a counter may be asked to look at it.
     pub looks_anywhere: bool,
+    /// Partitions of which looks were sent to another node.
+    pub sent_away: BTreeSet<u16>,
     /// For CLIENT LIST.
     pub last_command: &'static str,
 }
@@ -49,6 +51,7 @@ impl Session {
             watched: Watched::default(),
             mute: Mute::No,
             looks_anywhere: false,
+            sent_away: BTreeSet::new(),
             last_command: "NULL",
         }
     }

@@ -65,8 +65,12 @@ pub enum Outcome {
     Done(VecDeque<Vec<u8>>),
 }
 
-/// Whether a command does, or shows, what is no part of a batch.
-fn is_staged(command: Command) -> bool {
+/// Whether a command does, or shows, what is no part of a batch. On the port of the Redis Cluster protocol a node counts what it
+/// leads.
+fn is_staged(command: Command, is_of_cluster: bool) -> bool {
+    if command == Command::DbSize {
+        return is_of_cluster;
+    }
     matches!(
         command,
         Command::Hello
@@ -161,9 +165,10 @@ impl Interpreter<'_> {
         if checks > 0 {
             self.guard(watched);
         }
+        let is_of_cluster = self.session.card.is_of_cluster;
         let stages = pipeline
             .commands(&frames)
-            .any(|queued| resolve(queued).is_ok_and(|spec| is_staged(spec.command)));
+            .any(|queued| resolve(queued).is_ok_and(|spec| is_staged(spec.command, is_of_cluster)));
         match (stages, checks) {
             (true, _) => self.draft.plans.push(Plan::Staged(checks)),
             (false, 0) => self.draft.plans.push(Plan::Transaction(commands)),
@@ -204,7 +209,7 @@ impl Interpreter<'_> {
                 if let Ok(Hello { protocol: Some(protocol), .. }) = Hello::read(arguments) {
                     self.draft.plans.push(Plan::Speak(protocol));
                 }
-            } else if stages && !is_about_counters(command) {
+            } else if stages && !is_about_counters(command, self.session.card.is_of_cluster) {
                 continue;
             } else {
                 self.count(command);
@@ -271,7 +276,7 @@ impl Interpreter<'_> {
                     break;
                 }
                 Some(Err(complaint)) => drop(self.answer_part(&staged, |_| Err(complaint))),
-                None if is_about_counters(command) => {
+                None if is_about_counters(command, self.session.card.is_of_cluster) => {
                     let reply = replies.pop_front().unwrap_or_default();
                     self.answer_part(&staged, |this| {
                         this.draft.fixed(&reply);
@@ -327,7 +332,7 @@ impl Interpreter<'_> {
 }
 
 /// Whether a command of a transaction has its part in the batch.
-fn is_about_counters(command: Command) -> bool {
+fn is_about_counters(command: Command, is_of_cluster: bool) -> bool {
     let is_about_all = matches!(command, Command::DbSize | Command::FlushAll | Command::FlushDb);
-    !is_staged(command) && (command.spec().keys.first > 0 || is_about_all)
+    !is_staged(command, is_of_cluster) && (command.spec().keys.first > 0 || is_about_all)
 }

@@ -30,6 +30,18 @@ async function pipelines(redis) {
   }
 }
 
+// Every node leads something and follows in the rest: where it takes a node for a master it says no READONLY.
+async function replicas() {
+  const redis = new Cluster(ports.map((port) => ({ host: '127.0.0.1', port })), { scaleReads: 'slave' });
+  redis.on('error', () => {});
+  for (let round = 0; round < 3; round++) {
+    assert.deepEqual(await Promise.all(keys.map((key) => redis.get(key))), keys.map(() => '1'));
+  }
+  assert.equal(await redis.incr('{r}a'), 1);
+  assert.deepEqual(await redis.mget('{t}a', '{t}b'), ['1', '2']);
+  redis.disconnect();
+}
+
 async function recovery(redis) {
   console.log('kill');
   assert.equal((await input.next()).value, 'killed');
@@ -52,6 +64,7 @@ async function recovery(redis) {
   redis.on('error', () => {});
   await counters(redis);
   await pipelines(redis);
+  await replicas();
   await recovery(redis);
   redis.disconnect();
   process.stdin.destroy();

@@ -40,6 +40,22 @@ def replicas():
         assert int(r.get(key)) == 2
 
 
+def walks(r):
+    """Keys are walked, listed and counted at those that lead, and put together. By itself the client does so for SCAN alone."""
+    leaders = RedisCluster.PRIMARIES
+    wanted = {key.encode() for key in KEYS} | {b"t"} | ({b"{m}a", b"{m}b"} if IS_NEWEST else set())
+    until = time.monotonic() + 60
+    while True:
+        keys, size = r.keys(target_nodes=leaders), r.dbsize(target_nodes=leaders)
+        found = list(r.scan_iter(count=10)), keys, size, r.randomkey() in wanted
+        # The lead of some partition may have moved from a node to one that was asked before.
+        if all(sorted(keys) == sorted(wanted) for keys in found[:2]) and found[2:] == (len(wanted), True):
+            return
+        if time.monotonic() > until:
+            raise AssertionError(found)
+        r = connect()
+
+
 def connect():
     return RedisCluster(startup_nodes=[ClusterNode("127.0.0.1", port) for port in PORTS])
 
@@ -66,5 +82,6 @@ r = connect()
 for part in (counters, pipelines):
     part(r)
 replicas()
+walks(r)
 recovery(r)
 print("fine")

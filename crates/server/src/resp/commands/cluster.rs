@@ -122,9 +122,22 @@ pub fn answer_keys_in_slot(
     Ok(())
 }
 
+/// Every leader comes first with one of its slots alone. A node that leads some slots follows in others, and clients (redis-py,
+/// node-redis) take it for what it is called first: they walk over the keys of those that they take for masters.
 fn slots(standing: &Standing, encoder: &mut Encoder<'_>) {
-    encoder.array(standing.ranges.len());
-    for Range { first, last, nodes } in &standing.ranges {
+    let mut heads: Vec<Range> = Vec::new();
+    let mut rest = standing.ranges.clone();
+    for range in &mut rest {
+        if heads.iter().all(|head| head.nodes[0] != range.nodes[0]) {
+            let nodes = vec![range.nodes[0]];
+            heads.push(Range { first: range.first, last: range.first, nodes });
+            range.first += 1;
+        }
+    }
+    let is_left = |range: &Range| range.first <= range.last;
+    let ranges: Vec<Range> = heads.into_iter().chain(rest.into_iter().filter(is_left)).collect();
+    encoder.array(ranges.len());
+    for Range { first, last, nodes } in &ranges {
         encoder.array(2 + nodes.len());
         encoder.integer((*first).into());
         encoder.integer((*last).into());

@@ -1,13 +1,17 @@
 //! SCAN and KEYS. They read from disk, so they run in the background while the connection waits.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
+use quipu_cluster::walks::Scope;
+use quipu_counting::service::ScanPage;
 use quipu_counting::{Action, Batch, Counters, Execution, Unavailable};
 use quipu_wire::glob;
 use quipu_wire::number::parse_i64;
 use quipu_wire::resp::{Arguments, Encoder, errors};
 
 use super::{Complaint, is_option};
+use crate::cluster::map::Map;
 use crate::resp::background::Job;
 
 /// Keys looked at by SCAN without COUNT, as in Redis.
@@ -19,8 +23,27 @@ const KEYS_STEP: usize = 10_000;
 /// The most bytes of keys KEYS collects before it asks to use SCAN instead.
 const KEYS_BYTES_MAX: usize = 32 * 1024 * 1024;
 
+/// What is walked.
+pub struct Keys<'a> {
+    /// All counters.
+    pub counters: &'a dyn Counters,
+    /// Where only those count that this node leads.
+    pub map: Option<&'a Map>,
+    /// The time of the command.
+    pub now_ms: u64,
+}
+
+impl Keys<'_> {
+    fn scan(&self, cursor: u64, count: usize) -> Result<ScanPage, Unavailable> {
+        match self.map {
+            Some(map) => map.led().scan_in(Scope::Led, cursor, count),
+            None => self.counters.scan(cursor, count, self.now_ms),
+        }
+    }
+}
+
 /// Reads SCAN.
-pub fn scan(arguments: Arguments<'_, '_>) -> Result<Job, Complaint> {
+pub fn scan(map: Option<&Arc<Map>>, arguments: Arguments<'_, '_>) -> Result<Job, Complaint> {
     let cursor = cursor(arguments.get(1).unwrap_or_default()).ok_or(errors::INVALID_CURSOR)?;
     let (mut pattern, mut count, mut only_strings) = (None, COUNT_DEFAULT, true);
     let mut words = arguments.tail(2).iter();
@@ -38,7 +61,7 @@ pub fn scan(arguments: Arguments<'_, '_>) -> Result<Job, Complaint> {
             return Err(errors::SYNTAX.into());
         }
     }
-    Ok(Job::Scan { cursor, pattern, count, matches_type: only_strings })
+    Ok(Job::Scan { map: map.cloned(), cursor, pattern, count, matches_type: only_strings })
 }
 
 /// A cursor as C's `strtoul` reads it, which Redis leaves it to: a sign is taken, a zero byte ends it, nothing is 0.
@@ -59,21 +82,20 @@ fn cursor(text: &[u8]) -> Option<u64> {
 
 /// Carries out SCAN.
 pub fn answer_scan(
-    counters: &dyn Counters,
+    walked: &Keys<'_>,
     cursor: u64,
     pattern: Option<&[u8]>,
     count: usize,
-    now_ms: u64,
     encoder: &mut Encoder<'_>,
 ) -> Result<(), Unavailable> {
-    let page = counters.scan(cursor, count, now_ms)?;
+    let page = walked.scan(cursor, count)?;
     let keys: Vec<&[u8]> = page
         .keys
         .iter()
         .map(Vec::as_slice)
         .filter(|key| pattern.is_none_or(|pattern| glob::matches(pattern, key)))
         .collect();
-    settle_all(counters, now_ms)?;
+    settle_all(walked)?;
     encoder.array(2);
     encoder.bulk(page.cursor.to_string().as_bytes());
     encoder.array(keys.len());
@@ -82,15 +104,10 @@ pub fn answer_scan(
 }
 
 /// Carries out KEYS.
-pub fn answer_keys(
-    counters: &dyn Counters,
-    pattern: &[u8],
-    now_ms: u64,
-    encoder: &mut Encoder<'_>,
-) -> Result<(), Unavailable> {
+pub fn answer_keys(walked: &Keys<'_>, pattern: &[u8], encoder: &mut Encoder<'_>) -> Result<(), Unavailable> {
     let (mut found, mut bytes, mut cursor) = (BTreeSet::new(), 0, 0);
     loop {
-        let page = counters.scan(cursor, KEYS_STEP, now_ms)?;
+        let page = walked.scan(cursor, KEYS_STEP)?;
         for key in page.keys {
             if glob::matches(pattern, &key) {
                 bytes += key.len();
@@ -105,7 +122,7 @@ pub fn answer_keys(
             break;
         }
     }
-    settle_all(counters, now_ms)?;
+    settle_all(walked)?;
     encoder.array(found.len());
     found.iter().for_each(|key| encoder.bulk(key));
     Ok(())
@@ -113,13 +130,13 @@ pub fn answer_keys(
 
 /// A walk reveals keys that may not be durable yet. Counting all counters depends on every partition, so what it
 /// reveals covers what the walk has seen.
-fn settle_all(counters: &dyn Counters, now_ms: u64) -> Result<(), Unavailable> {
+fn settle_all(walked: &Keys<'_>) -> Result<(), Unavailable> {
     let mut batch = Batch::default();
     batch.push(b"", Action::Count);
-    match counters.execute(&mut batch, now_ms)? {
-        Execution::Done { offset } => counters.settle(offset),
-        // Counting looks at no counter, so only a node of a cluster would have to wait: for others, while what its own
-        // replica has shown is agreed on.
+    match walked.counters.execute(&mut batch, walked.now_ms)? {
+        Execution::Done { offset } => walked.counters.settle(offset),
+        // Counting looks at no counter, so only a node of a cluster would have to wait: for others, while what they have
+        // shown is agreed on.
         Execution::Pending => Ok(()),
     }
 }
