@@ -2,10 +2,13 @@
 
 #![allow(clippy::unwrap_used)] // a panic here is a failed test
 
+#[allow(dead_code)] // of a server that is alone
+mod resp_support;
 mod support;
 
 use std::time::{Duration, Instant};
 
+use resp_support::Client;
 use rustix::process::Signal;
 use serde_json::Value;
 use support::Server;
@@ -161,11 +164,32 @@ fn a_node_that_is_left_alone_goes_on_answering_and_says_that_it_is_further_and_f
     for number in 0..KEYS {
         assert_eq!(check(&servers[0], &key(number), 2, gone_at), 2);
     }
-    for query in ["", "?consistency=eventual&maxStalenessMs=1"] {
-        let (status, reason) = refused(&servers[0], query);
-        assert!(status == 503 && ["no-leader", "no-quorum"].contains(&&*reason), "{status} {reason}");
+    let mut client = Client::connect(servers[0].resp_cluster.unwrap());
+    assert_eq!(client.ask("READONLY"), "+OK|");
+    for number in 0..KEYS {
+        assert_eq!(client.ask(&format!("GET {}", key(number))), "$1|2|");
     }
-    assert_eq!(check(&servers[0], &key(0), 2, gone_at), 2);
+    // All of these look for a leader first.
+    let alone = &servers[0];
+    std::thread::scope(|scope| {
+        for query in ["", "?consistency=eventual&maxStalenessMs=1"] {
+            scope.spawn(move || {
+                let (status, reason) = refused(alone, query);
+                assert!(status == 503 && ["no-leader", "no-quorum"].contains(&&*reason), "{status} {reason}");
+            });
+        }
+        for line in ["GET counter:0", "MGET counter:0 counter:1", "EXISTS counter:0", "SCAN 0", "KEYS *"] {
+            scope.spawn(move || {
+                let told = Client::connect(alone.resp).ask(line);
+                assert!(told.starts_with("-CLUSTERDOWN "), "{line}: {told}");
+            });
+        }
+        scope.spawn(move || {
+            let listed = alone.request("GET", "/api/v1/counters", &[], "");
+            assert_eq!((listed.status, listed.json()["reason"].as_str()), (503, Some("no-leader")));
+        });
+    });
+    assert_eq!(check(alone, &key(0), 2, gone_at), 2);
 }
 
 #[test]
