@@ -11,8 +11,8 @@
 //! | [`peers`] | nodes that reach each other by TCP and TLS |
 //! | [`placing`] | who holds what, brought about |
 //! | [`plant`] | bugs planted on purpose, for the simulation |
-//! | [`proposals`] | batches that meet at a leader travel as one entry |
 //! | [`split`] | a batch cut into what each partition is asked |
+//! | [`together`] | batches that go the same way go as one message, or one entry |
 //! | [`transport`] | how nodes reach each other |
 //! | [`raft`] | consensus: what `openraft` is told and asked, and nowhere else |
 
@@ -25,7 +25,7 @@ pub mod node;
 pub mod peers;
 pub mod placing;
 pub mod plant;
-pub mod proposals;
 pub mod raft;
 pub mod split;
+pub mod together;
 pub mod transport;
