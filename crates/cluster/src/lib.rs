@@ -11,9 +11,9 @@
 //! | [`peers`] | nodes that reach each other by TCP and TLS |
 //! | [`placing`] | who holds what, brought about |
 //! | [`plant`] | bugs planted on purpose, for the simulation |
-//! | [`proposals`] | batches that meet at a leader travel as one entry |
 //! | [`reads`] | reads that need not see the newest |
 //! | [`split`] | a batch cut into what each partition is asked |
+//! | [`together`] | batches that go the same way go as one message, or one entry |
 //! | [`transport`] | how nodes reach each other |
 //! | [`walks`] | walks over all counters |
 //! | [`raft`] | consensus: what `openraft` is told and asked, and nowhere else |
@@ -27,9 +27,9 @@ pub mod node;
 pub mod peers;
 pub mod placing;
 pub mod plant;
-pub mod proposals;
 pub mod raft;
 pub mod reads;
 pub mod split;
+pub mod together;
 pub mod transport;
 pub mod walks;

@@ -4,10 +4,10 @@
 //! when it is carried out.
 //!
 //! ```text
-//! meta   := version:1 cluster:16 partitions:v replicas:v epoch:v
+//! meta   := version:1 cluster:16 level:v partitions:v replicas:v epoch:v
 //!           nodes:v (node:v member)*  partitions:v (nodes:v node:v*)*  policies:v (pattern policy)*
 //!           removed:v node:v*
-//! member := address zone:maybe folder:16 leaving:1 resp http
+//! member := level:v address zone:maybe folder:16 leaving:1 resp http
 //! change := 1 cluster:16 partitions:v replicas:v node:v member      the first node of all
 //!         | 2 node:v member                                         joins, or moves
 //!         | 3 node:v                                                shall leave
@@ -16,6 +16,9 @@
 //!         | 6 pattern (0 | 1 policy)                                a policy is stored or removed
 //! address, zone, resp, http, pattern := length:v bytes
 //! ```
+//!
+//! Replicas decide when they carry out an entry, so all of them must know every kind of entry and decide alike. What a newer
+//! program could do that an older one cannot waits for the cluster's level: the highest that all nodes know. It never falls.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +30,9 @@ use quipu_wire::entry::{Malformed, Reader, put_bytes, put_policy_value, put_vari
 
 use crate::raft::NodeId;
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+/// The entries and rules that this program knows; raised by whoever adds to them.
+pub const LEVEL: u64 = 1;
 /// An address is a name or a number, and a port.
 pub const ADDRESS_BYTES_MAX: usize = 300;
 /// Nodes a cluster may have.
@@ -36,6 +41,8 @@ const NODES_MAX: usize = 1_000;
 /// What is known of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
+    /// The [`LEVEL`] of its program.
+    pub level: u64,
     /// Where other nodes reach it.
     pub address: String,
     /// What it shares the fate of.
@@ -55,6 +62,8 @@ pub struct Member {
 pub struct Meta {
     /// Which cluster this is: a number that no other has. 0 before it is founded.
     pub cluster: u128,
+    /// What all nodes know: see [`LEVEL`].
+    pub level: u64,
     /// How many partitions there are.
     pub partitions: u16,
     /// How many nodes shall hold each.
@@ -107,13 +116,17 @@ impl Meta {
                 if self.cluster != 0 {
                     return Err("the cluster is founded already".into());
                 }
-                *self = Meta { cluster, partitions, replicas, epoch: 1, ..Meta::default() };
+                let level = member.level;
+                *self = Meta { cluster, level, partitions, replicas, epoch: 1, ..Meta::default() };
                 self.nodes.insert(node, member);
                 self.placement.replicas = vec![vec![node]; usize::from(partitions)];
             }
             Change::Join(node, mut member) => {
                 if self.removed.contains(&node) {
                     return Err(removed(node));
+                }
+                if member.level < self.level {
+                    return Err(too_old(self.level, member.level));
                 }
                 let elsewhere =
                     |(id, known): (&NodeId, &Member)| *id != node && known.address == member.address;
@@ -131,6 +144,7 @@ impl Meta {
                 if self.nodes.insert(node, member.clone()) != Some(member) {
                     self.epoch += 1;
                 }
+                self.raise_level();
             }
             Change::Leave(node) => {
                 let others =
@@ -151,6 +165,7 @@ impl Meta {
                 }
                 self.removed.insert(node);
                 self.epoch += 1;
+                self.raise_level();
             }
             Change::Place(epoch, placement) => {
                 if epoch != self.epoch {
@@ -179,6 +194,11 @@ impl Meta {
         Ok(())
     }
 
+    fn raise_level(&mut self) {
+        let known = self.nodes.values().map(|member| member.level).min().unwrap_or(0);
+        self.level = self.level.max(known);
+    }
+
     /// Who should hold what, as things stand.
     pub fn plan(&self) -> Placement {
         let stays = self.nodes.iter().filter(|(_, member)| !member.is_leaving);
@@ -196,6 +216,7 @@ impl Meta {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![VERSION];
         out.extend_from_slice(&self.cluster.to_le_bytes());
+        put_varint(&mut out, self.level);
         put_varint(&mut out, u64::from(self.partitions));
         put_varint(&mut out, u64::from(self.replicas));
         put_varint(&mut out, self.epoch);
@@ -218,10 +239,11 @@ impl Meta {
     /// From bytes.
     pub fn decode(reader: &mut Reader<'_>) -> Result<Meta, Malformed> {
         if reader.byte()? != VERSION {
-            return Err(Malformed("a cluster of another version; written by a newer one?"));
+            return Err(Malformed("what nodes agreed on is of another version; written by a newer one?"));
         }
         let mut meta = Meta {
             cluster: u128::from_le_bytes(reader.array()?),
+            level: reader.varint()?,
             partitions: read_partitions(reader)?,
             replicas: read_u16(reader)?,
             epoch: reader.varint()?,
@@ -315,8 +337,14 @@ pub fn removed(node: NodeId) -> String {
     format!("node {node} was removed from the cluster; invite a new node, with a new data folder")
 }
 
+/// What is said of a program that knows too little for its cluster.
+pub fn too_old(needed: u64, known: u64) -> String {
+    format!("the cluster is at feature level {needed}, and this program knows up to {known}; use a newer one")
+}
+
 /// Appends a member.
 pub fn put_member(out: &mut Vec<u8>, member: &Member) {
+    put_varint(out, member.level);
     put_bytes(out, member.address.as_bytes());
     out.push(u8::from(member.zone.is_some()));
     if let Some(zone) = &member.zone {
@@ -332,6 +360,7 @@ pub fn put_member(out: &mut Vec<u8>, member: &Member) {
 pub fn read_member(reader: &mut Reader<'_>) -> Result<Member, Malformed> {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(|_| Malformed("not UTF-8"));
     Ok(Member {
+        level: reader.varint()?,
         address: text(reader.bytes_up_to(ADDRESS_BYTES_MAX)?)?,
         zone: if reader.flag()? { Some(text(reader.bytes_up_to(ADDRESS_BYTES_MAX)?)?) } else { None },
         folder: u128::from_le_bytes(reader.array()?),
@@ -379,7 +408,7 @@ mod tests {
     fn member(address: &str) -> Member {
         let (resp, http) = (format!("{address}3"), format!("{address}0"));
         let folder = address.len() as u128;
-        Member { address: address.into(), zone: None, folder, is_leaving: false, resp, http }
+        Member { level: LEVEL, address: address.into(), zone: None, folder, is_leaving: false, resp, http }
     }
 
     fn founded() -> Meta {
@@ -416,6 +445,24 @@ mod tests {
         meta.apply(Change::Leave(3)).unwrap();
         meta.apply(Change::Leave(4)).unwrap();
         assert!(meta.apply(Change::Leave(1)).is_err(), "the last one");
+    }
+
+    #[test]
+    fn the_level_is_what_all_know_and_never_falls() {
+        let mut meta = founded();
+        let at = |level, node: u64| Change::Join(node, Member { level, ..member(&format!("node-{node}")) });
+        meta.apply(at(LEVEL + 2, 2)).unwrap();
+        meta.apply(at(LEVEL + 1, 3)).unwrap();
+        assert_eq!(meta.level, LEVEL);
+        meta.apply(Change::Join(1, Member { level: LEVEL + 2, ..member("one:7074") })).unwrap();
+        assert_eq!(meta.level, LEVEL + 1, "the first was started again with a newer program");
+        assert!(meta.apply(at(LEVEL, 4)).is_err_and(|why| why.contains("use a newer one")));
+        assert!(meta.apply(at(LEVEL, 3)).is_err(), "an older program again");
+        meta.apply(Change::Leave(3)).unwrap();
+        meta.apply(Change::Remove(3)).unwrap();
+        assert_eq!(meta.level, LEVEL + 2);
+        let bytes = meta.encode();
+        assert_eq!(Meta::decode(&mut Reader::new(&bytes)).unwrap().level, LEVEL + 2);
     }
 
     #[test]

@@ -21,7 +21,7 @@
 //! answer := 0 (what stands above) | 1 (0 | 1 leader:v) | 2 no quorum | 3 unknown | 4 length:v why it has stopped
 //! ```
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,13 +44,13 @@ use crate::command;
 use crate::meta::{Change, Member, Meta, removed};
 use crate::placing::Placing;
 use crate::plant::{Plant, is_planted};
-use crate::proposals::Proposals;
 use crate::raft::meta_machine::kept_mark;
 use crate::raft::{
     Group, Journal, JournalReader, Mark, MetaMachine, MetaState, NodeId, NotDone, Pace, Status,
 };
 use crate::reads::{self, Reads};
 use crate::split::{Part, Split};
+use crate::together::{Done, Together};
 use crate::transport::Transport;
 use crate::walks::Places;
 
@@ -115,6 +115,8 @@ pub struct Node {
     pub(crate) groups: RwLock<Vec<Option<Held>>>,
     /// Who leads the partitions that are not here, as others say; 0 where nobody has said.
     heard: Vec<AtomicU64>,
+    /// The ways to others who lead a partition; changes and looks go apart.
+    ways: Mutex<HashMap<(NodeId, u16, bool), Together>>,
     pub(crate) meta: Arc<MetaState>,
     /// The group of all nodes.
     pub(crate) nodes: Group<MetaMachine>,
@@ -129,7 +131,10 @@ pub struct Node {
 #[derive(Clone)]
 pub(crate) struct Held {
     pub(crate) group: Arc<Group>,
-    proposals: Proposals,
+    /// The way into its log.
+    changes: Together,
+    /// The way to what it has carried out.
+    looks: Together,
 }
 
 impl Node {
@@ -163,6 +168,7 @@ impl Node {
             partitions,
             groups: RwLock::new(vec![None; usize::from(partitions)]),
             heard: (0..partitions).map(|_| AtomicU64::new(0)).collect(),
+            ways: Mutex::default(),
             nodes,
             meta,
             engine,
@@ -389,8 +395,17 @@ impl Node {
         let group =
             Group::of_partition(self.id, partition, engine, &self.journal, transport, self.pace).await?;
         let group = Arc::new(group);
-        let proposals = Proposals::to(&group, Arc::clone(&self.clock));
-        self.groups.write()[usize::from(partition)] = Some(Held { group, proposals });
+        let (changed, clock) = (Arc::downgrade(&group), Arc::clone(&self.clock));
+        let changes = Together::new(move |batch| {
+            let (group, command) = (changed.upgrade()?, command::batch(clock(), &batch));
+            Some(Box::pin(async move { group.propose(command).await.map(|answer| answer.replies) }))
+        });
+        let (looked, node) = (Arc::downgrade(&group), Weak::clone(&self.myself));
+        let looks = Together::new(move |batch| {
+            let (group, node) = (looked.upgrade()?, node.upgrade()?);
+            Some(Box::pin(async move { node.look(partition, &group, batch).await }))
+        });
+        self.groups.write()[usize::from(partition)] = Some(Held { group, changes, looks });
         Ok(())
     }
 
@@ -669,7 +684,7 @@ impl Node {
         let done = parts.into_iter().map(|part| async move {
             let done = match freshness {
                 Freshness::Eventual { max_staleness_ms } if only_looks(&part.batch) => {
-                    self.look(&part, max_staleness_ms).await
+                    self.look_anywhere(&part, max_staleness_ms).await
                 }
                 _ => self.do_part(&part).await.map(|replies| (0, replies)),
             };
@@ -724,19 +739,30 @@ impl Node {
         }
     }
 
-    async fn do_there(&self, target: NodeId, part: &Part) -> Result<Vec<Reply>, NotDone> {
-        let asked = question(16, part.partition, |out| put_batch(out, &part.batch));
-        self.ask(target, asked, ANSWER_MAX, read_replies).await
+    /// Has a part done by another node, if that leads the partition.
+    async fn do_there(&self, target: NodeId, part: &Part) -> Done {
+        let (partition, looks) = (part.partition, only_looks(&part.batch));
+        let way = || {
+            let node = Weak::clone(&self.myself);
+            Together::new(move |batch| {
+                let node = node.upgrade()?;
+                let asked = question(16, partition, |out| put_batch(out, &batch));
+                Some(Box::pin(async move { node.ask(target, asked, ANSWER_MAX, read_replies).await }))
+            })
+        };
+        let way = self.ways.lock().entry((target, partition, looks)).or_insert_with(way).clone();
+        way.go(copy(&part.batch)).await
     }
 
     /// Does a part here, if this node leads the partition.
-    pub(crate) async fn do_here(&self, partition: u16, batch: Batch) -> Result<Vec<Reply>, NotDone> {
-        let Some(Held { group, proposals }) = self.held(partition) else {
-            return Err(NotDone::NotLeader(None));
-        };
-        if !only_looks(&batch) {
-            return within(ANSWER_MAX, proposals.propose(batch)).await;
-        }
+    pub(crate) async fn do_here(&self, partition: u16, batch: Batch) -> Done {
+        let held = self.held(partition).ok_or(NotDone::NotLeader(None))?;
+        let way = if only_looks(&batch) { held.looks } else { held.changes };
+        within(ANSWER_MAX, way.go(batch)).await
+    }
+
+    /// Looks at counters, if this node leads their partition for certain.
+    async fn look(&self, partition: u16, group: &Group, batch: Batch) -> Done {
         if !(is_planted(Plant::ReadsWithoutAsking) && group.leader() == Some(self.id)) {
             within(ANSWER_MAX, group.confirm()).await?;
         }
@@ -744,14 +770,16 @@ impl Node {
     }
 
     /// Looks at the replica that is here.
-    pub(crate) async fn read(&self, partition: u16, mut batch: Batch) -> Result<Vec<Reply>, NotDone> {
+    pub(crate) async fn read(&self, partition: u16, mut batch: Batch) -> Done {
         let now_ms = (self.clock)();
         let engine = Arc::clone(&self.engine);
+        let failed = |error: &dyn std::fmt::Display| NotDone::Stopped(error.to_string());
+        if engine.read_from_memory(partition, &mut batch, now_ms).map_err(|error| failed(&error))? {
+            return Ok(batch.replies);
+        }
         let read = move || engine.read(partition, &mut batch, now_ms).map(|()| batch.replies);
-        let read = blocking(read).await;
-        read.map_err(|error| error.to_string())
-            .and_then(|read| read.map_err(|error| error.to_string()))
-            .map_err(NotDone::Stopped)
+        let read = blocking(read).await.map_err(|error| failed(&error))?;
+        read.map_err(|error| failed(&error))
     }
 }
 

@@ -166,7 +166,7 @@ impl Node {
 
     /// Looks at a part: here, or where this node does not hold it, at another replica; and at the leader if none of them can say
     /// that it is not too far behind. Also returns how far behind the replies may be.
-    pub(crate) async fn look(
+    pub(crate) async fn look_anywhere(
         &self,
         part: &Part,
         max_staleness_ms: Option<u64>,

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use quipu_cluster::meta::{Change, Member};
+use quipu_cluster::meta::{Change, LEVEL, Member};
 use quipu_cluster::node::{Node, Settings};
 use quipu_cluster::raft::{NodeId, Pace, Status};
 use quipu_cluster::transport::{Answering, Transport, Unreached};
@@ -94,6 +94,7 @@ impl Cluster {
     fn member(&self, id: NodeId) -> Member {
         let folder = self.nodes[&id].engine().folder_number();
         Member {
+            level: LEVEL,
             address: format!("node-{id}"),
             zone: None,
             folder,

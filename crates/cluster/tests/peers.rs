@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quipu_cluster::certificates::Authority;
-use quipu_cluster::meta::Member;
+use quipu_cluster::meta::{LEVEL, Member};
 use quipu_cluster::node::{Node, Settings};
 use quipu_cluster::peers::{Peers, Tls};
 use quipu_cluster::raft::{NodeId, Pace};
@@ -62,6 +62,7 @@ impl Running {
     fn member(&self) -> Member {
         let folder = self.node.engine().folder_number();
         Member {
+            level: LEVEL,
             address: self.address.clone(),
             zone: None,
             folder,

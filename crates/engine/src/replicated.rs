@@ -174,6 +174,18 @@ impl Engine {
         self.run_in(Scope::Partition { index: partition, mark: None }, batch, now_ms)
     }
 
+    /// Answers it if all it needs is in memory, and returns whether it was so.
+    pub fn read_from_memory(
+        &self,
+        partition: u16,
+        batch: &mut Batch,
+        now_ms: u64,
+    ) -> Result<bool, Unavailable> {
+        let scope = Scope::Partition { index: partition, mark: None };
+        let attempt = self.attempt(batch, now_ms, &Fetched::default(), true, scope)?;
+        Ok(matches!(attempt, Attempt::Done(_)))
+    }
+
     fn run_in(&self, scope: Scope<'_>, batch: &mut Batch, time_ms: u64) -> Result<(), Unavailable> {
         let mut fetched = Fetched::default();
         let mut yields = true;

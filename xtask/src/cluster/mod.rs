@@ -135,7 +135,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     // All that is made in there goes with the last process in there.
     let mut child = Command::new(unshare[0])
         .args(&unshare[1..])
-        .arg(std::env::current_exe()?)
+        .arg(this_program()?)
         .args(["torture", "cluster", "--network", "namespaces", "--seed", &seed.to_string()])
         .args(["--nodes", &arguments.nodes.to_string(), "--minutes", &arguments.minutes.to_string()])
         .args(["--recovery", &arguments.recovery.to_string()])
@@ -157,6 +157,13 @@ fn unshare() -> Vec<&'static str> {
         words.push("--map-root-user");
     }
     words
+}
+
+/// Where this program is. Tests that were built meanwhile may have put it there anew: then the kernel says that the old one is gone.
+fn this_program() -> Result<PathBuf> {
+    let path = std::env::current_exe()?;
+    let text = path.to_string_lossy();
+    Ok(text.strip_suffix(" (deleted)").map_or_else(|| path.clone(), PathBuf::from))
 }
 
 fn can_unshare(unshare: &[&str]) -> bool {

@@ -16,7 +16,7 @@ use super::journal::Journal;
 use super::machine::{Mark, SnapshotSource, StoredMembership, malformed};
 use super::types::{Answer, LogId, Types};
 use crate::blocking::blocking;
-use crate::meta::{Change, Meta};
+use crate::meta::{Change, LEVEL, Meta, too_old};
 
 /// What a node knows of the cluster, shared between those who ask and the group that changes it.
 pub struct MetaState {
@@ -35,6 +35,9 @@ impl MetaState {
             true => (Mark::default(), Meta::default()),
             false => decode(&kept).map_err(|error| format!("what is kept of the cluster: {error}"))?,
         };
+        if known.1.level > LEVEL {
+            return Err(too_old(known.1.level, LEVEL));
+        }
         Ok(Arc::new(MetaState { engine, journal, number, known: Mutex::new(known) }))
     }
 

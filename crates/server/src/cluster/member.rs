@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Context;
-use quipu_cluster::meta::Member;
+use quipu_cluster::meta::{LEVEL, Member};
 use quipu_cluster::node::{Node, NotJoined, Settings};
 use quipu_cluster::peers::Peers;
 use quipu_cluster::raft::Pace;
@@ -93,6 +93,7 @@ impl Running {
             std::io::Result::Ok(())
         })?;
         let member = Member {
+            level: LEVEL,
             address: identity.address.clone(),
             zone: identity.zone.clone(),
             folder: node.engine().folder_number(),

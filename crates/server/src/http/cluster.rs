@@ -56,6 +56,7 @@ fn describe(node: &Node) -> ClusterBody {
     ClusterBody {
         node: node.id(),
         cluster: format!("{:032x}", meta.cluster),
+        feature_level: meta.level,
         epoch: meta.epoch,
         leader: node.nodes_status().leader,
         nodes: nodes.collect(),

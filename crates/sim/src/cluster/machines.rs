@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use quipu_cluster::meta::Member;
+use quipu_cluster::meta::{LEVEL, Member};
 use quipu_cluster::node::{Node, Settings};
 use quipu_cluster::raft::{NodeId, Pace};
 use quipu_engine::{Clock, Engine, Options};
@@ -103,6 +103,7 @@ impl Machines {
     /// How a node is known to others.
     pub fn member(&self, node: &Node) -> Member {
         Member {
+            level: LEVEL,
             address: format!("node-{}", node.id()),
             zone: None,
             folder: node.engine().folder_number(),

@@ -313,6 +313,8 @@ pub struct ClusterBody {
     pub node: u64,
     /// The number of the cluster, in hexadecimal.
     pub cluster: String,
+    /// What all its nodes know: programs that know less cannot join.
+    pub feature_level: u64,
     /// Raised with every change of nodes or placement.
     pub epoch: u64,
     /// Who leads the group of all nodes, as far as is known.
