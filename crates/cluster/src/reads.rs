@@ -208,7 +208,8 @@ impl Node {
 
     /// How far behind the replica of a partition may be, if it is here and that is known.
     pub fn staleness_ms(&self, partition: u16) -> Option<u64> {
-        self.behind_since(partition, &*self.group(partition)?).map(elapsed_ms)
+        let group = self.group(partition)?;
+        self.behind_since(partition, &group).map(elapsed_ms)
     }
 
     /// Looks at what is here, if that is not too far behind.
@@ -270,8 +271,8 @@ impl Node {
         let known = partitions
             .into_iter()
             .map(|partition| async move { Some((partition, self.group(partition)?.agreed().await?)) });
-        let known: Vec<_> =
-            futures_util::future::join_all(known).await.into_iter().flatten().collect::<Vec<(u16, u64)>>();
+        let known: Vec<(u16, u64)> =
+            futures_util::future::join_all(known).await.into_iter().flatten().collect();
         let mut out = Vec::new();
         put_varint(&mut out, known.len() as u64);
         for (partition, index) in known {
