@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used)] // a panic here is a failed test
 
-#[allow(dead_code)] // of a server that is alone
 mod resp_support;
 mod support;
 

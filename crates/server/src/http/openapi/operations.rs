@@ -231,7 +231,6 @@ pub const OPERATIONS: &[Operation] = &[
         }),
         outcomes: &[reply("The counters.", "BatchGetReply", "")],
         problems: &[400, 403, 406, 408, 413, 415, 431, 503, 504],
-        ..PLAIN
     },
     Operation {
         id: "listCounters",
