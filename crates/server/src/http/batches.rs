@@ -86,6 +86,9 @@ pub async fn get(State(app): State<Arc<App>>, NoQuery: NoQuery, body: Body) -> A
         batch.push(&key.to_key(index)?, Action::Read);
     }
     let batch = run(&app, batch).await?;
+    if let Some((_, refusal)) = refused_item(&batch) {
+        return Err(Problem::unread(refusal).into());
+    }
     let results = results(&batch, CounterBody::of);
     Ok(answer::json_in(room, reply_bytes, &ResultsBody { results }))
 }

@@ -45,8 +45,12 @@ fn check_freshness(query: Option<&str>) -> Result<(), Refused> {
 async fn look(app: &App, key: &[u8]) -> Result<Reply, Refused> {
     let mut batch = Batch::default();
     batch.push(key, Action::Read);
-    let batch = run(app, batch).await?;
-    Ok(batch.replies[0])
+    let reply = run(app, batch).await?.replies[0];
+    // What cannot be read must not look as if it did not exist.
+    match reply.refusal {
+        None => Ok(reply),
+        Some(refusal) => Err(Problem::unread(refusal).into()),
+    }
 }
 
 pub async fn increment(

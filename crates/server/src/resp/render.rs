@@ -85,7 +85,10 @@ impl<'d> Renderer<'d, '_> {
             }
             (Plan::Bulk, None) => {
                 let reply = &self.take(1)[0];
-                self.value_or_null(reply.exists, reply.cell.value);
+                match reply.refusal {
+                    None => self.value_or_null(reply.exists, reply.cell.value),
+                    Some(refusal) => self.refuse(refusal, reply),
+                }
             }
             (plan, _) => self.answer_rest(plan),
         }
@@ -141,14 +144,28 @@ impl<'d> Renderer<'d, '_> {
                 let error = self.take_literal(length);
                 match unavailable {
                     Some(reason) => self.encoder.error(unavailable_line(reason)),
-                    None if self.take(1)[0].exists => self.encoder.error(errors::BUSY_KEY),
-                    None => self.encoder.out.extend_from_slice(error),
+                    None => {
+                        let reply = &self.take(1)[0];
+                        match (reply.refusal, reply.exists) {
+                            (Some(refusal), _) => self.refuse(refusal, reply),
+                            (None, true) => self.encoder.error(errors::BUSY_KEY),
+                            (None, false) => self.encoder.out.extend_from_slice(error),
+                        }
+                    }
                 }
             }
             (Plan::Watch(count), None) => {
                 let replies = self.take(count);
-                replies.iter().for_each(|reply| self.session.watched.learn(Some(reply)));
-                self.encoder.ok();
+                match first_refused(replies) {
+                    Some((refusal, reply)) => {
+                        (0..count).for_each(|_| self.session.watched.learn(None));
+                        self.refuse(refusal, reply);
+                    }
+                    None => {
+                        replies.iter().for_each(|reply| self.session.watched.learn(Some(reply)));
+                        self.encoder.ok();
+                    }
+                }
             }
             (Plan::Watch(count), Some(reason)) => {
                 (0..count).for_each(|_| self.session.watched.learn(None));
@@ -158,13 +175,22 @@ impl<'d> Renderer<'d, '_> {
                 let bytes = self.take_literal(length);
                 match unavailable {
                     Some(reason) => self.encoder.error(unavailable_line(reason)),
-                    None if self.take(1)[0].exists => self.encoder.out.extend_from_slice(bytes),
-                    None => self.encoder.null(),
+                    None => {
+                        let reply = &self.take(1)[0];
+                        match (reply.refusal, reply.exists) {
+                            (Some(refusal), _) => self.refuse(refusal, reply),
+                            (None, true) => self.encoder.out.extend_from_slice(bytes),
+                            (None, false) => self.encoder.null(),
+                        }
+                    }
                 }
             }
             (_, Some(reason)) => self.encoder.error(unavailable_line(reason)),
             (Plan::Bulks(count), None) => {
                 let replies = self.take(count);
+                if let Some((refusal, reply)) = first_refused(replies) {
+                    return self.refuse(refusal, reply);
+                }
                 self.encoder.array(replies.len());
                 for reply in replies {
                     self.value_or_null(reply.exists, reply.cell.value);
@@ -185,8 +211,11 @@ impl<'d> Renderer<'d, '_> {
                 }
             }
             (Plan::CountExisting(count), None) => {
-                let existing = self.take(count).iter().filter(|reply| reply.exists).count();
-                self.encoder.integer(existing as i64);
+                let replies = self.take(count);
+                match first_refused(replies) {
+                    Some((refusal, reply)) => self.refuse(refusal, reply),
+                    None => self.encoder.integer(replies.iter().filter(|reply| reply.exists).count() as i64),
+                }
             }
             (Plan::Session(count), None) => {
                 let replies = self.take(count);

@@ -80,6 +80,12 @@ impl Problem {
         }
     }
 
+    /// A counter cannot be read at the moment.
+    pub fn unread(refusal: Refusal) -> Problem {
+        let shown = of_refusal(refusal);
+        Problem::new(shown.status, refusal.code(), shown.text)
+    }
+
     /// An all-or-none batch was refused because of its item `index`.
     pub fn batch_refused(index: usize, refusal: Refusal, results: Vec<ItemBody>) -> Problem {
         let shown = of_refusal(refusal);
