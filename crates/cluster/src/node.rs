@@ -727,6 +727,8 @@ impl Node {
                 Err(NotDone::NotLeader(Some(leader))) if leader != target => candidates = vec![leader],
                 Err(NotDone::NotLeader(_) | NotDone::NotReached(_)) => {}
                 Err(NotDone::NoQuorum) => refusal = Refusal::NoQuorum,
+                // A look that was lost has changed nothing.
+                Err(NotDone::Unknown) if only_looks(&part.batch) => {}
                 Err(NotDone::Unknown) if !can_repeat(&part.batch) => return Err(Refusal::OutcomeUnknown),
                 Err(NotDone::Unknown) => refusal = Refusal::OutcomeUnknown,
                 Err(NotDone::Stopped(why)) => {

@@ -4,52 +4,14 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::cluster::{described, found, free_ports, quipu, wait_for, wait_until_settled};
+use support::cluster::{add, ask, found, free_ports, quipu, value, wait_for, wait_until, wait_until_settled};
 use support::{QUIPU, Server, run};
-
-/// One command on a connection of its own; the lines of its reply.
-fn ask(address: SocketAddr, command: &str) -> std::io::Result<Vec<String>> {
-    let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
-    stream.write_all(format!("{command}\r\n").as_bytes())?;
-    let mut lines = BufReader::new(stream).lines();
-    let mut next = || lines.next().unwrap_or_else(|| Err(std::io::ErrorKind::UnexpectedEof.into()));
-    let first = next()?;
-    let more = first.strip_prefix('*').map_or(0, |count| count.parse::<usize>().unwrap());
-    let mut reply = vec![first];
-    for _ in 0..more {
-        reply.push(next()?);
-    }
-    Ok(reply)
-}
-
-/// Adds one under an id, at any of these servers, until one of them has done it.
-fn add(servers: &[&Server], key: &str, id: &str) {
-    let until = Instant::now() + Duration::from_secs(60);
-    for server in servers.iter().cycle() {
-        match ask(server.resp, &format!("Q.ADD {key} 1 ID {id}")) {
-            Ok(reply) if reply.len() == 5 => return,
-            other => assert!(Instant::now() < until, "{id}: {other:?}"),
-        }
-    }
-}
-
-fn value(server: &Server, key: &str) -> i64 {
-    let until = Instant::now() + Duration::from_secs(60);
-    loop {
-        let reply = server.request("GET", &format!("/api/v1/counters/{key}"), &[], "");
-        if reply.status == 200 {
-            return serde_json::from_str::<Value>(&reply.body).unwrap()["value"].as_i64().unwrap();
-        }
-        assert!(Instant::now() < until, "{reply:?}");
-    }
-}
 
 #[test]
 fn three_servers_count_as_one_while_one_after_the_other_is_killed() {
@@ -192,15 +154,6 @@ fn a_cluster_for_trying_it_out_serves_and_leaves_nothing_behind() {
     rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
     assert!(child.wait().unwrap().success());
     assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0);
-}
-
-/// Waits until a server describes the cluster so.
-fn wait_until(server: &Server, is_so: impl Fn(&Value) -> bool) {
-    let until = Instant::now() + Duration::from_secs(60);
-    while !is_so(&described(server)) {
-        assert!(Instant::now() < until, "{:#}", described(server));
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 #[test]

@@ -144,14 +144,28 @@ impl<'d> Renderer<'d, '_> {
                 let error = self.take_literal(length);
                 match unavailable {
                     Some(reason) => self.encoder.error(unavailable_line(reason)),
-                    None if self.take(1)[0].exists => self.encoder.error(errors::BUSY_KEY),
-                    None => self.encoder.out.extend_from_slice(error),
+                    None => {
+                        let reply = &self.take(1)[0];
+                        match (reply.refusal, reply.exists) {
+                            (Some(refusal), _) => self.refuse(refusal, reply),
+                            (None, true) => self.encoder.error(errors::BUSY_KEY),
+                            (None, false) => self.encoder.out.extend_from_slice(error),
+                        }
+                    }
                 }
             }
             (Plan::Watch(count), None) => {
                 let replies = self.take(count);
-                replies.iter().for_each(|reply| self.session.watched.learn(Some(reply)));
-                self.encoder.ok();
+                match first_refused(replies) {
+                    Some((refusal, reply)) => {
+                        (0..count).for_each(|_| self.session.watched.learn(None));
+                        self.refuse(refusal, reply);
+                    }
+                    None => {
+                        replies.iter().for_each(|reply| self.session.watched.learn(Some(reply)));
+                        self.encoder.ok();
+                    }
+                }
             }
             (Plan::Watch(count), Some(reason)) => {
                 (0..count).for_each(|_| self.session.watched.learn(None));

@@ -1,6 +1,7 @@
-//! Data folders of the nodes of a cluster, made by the command line.
+//! Data folders of the nodes of a cluster, made by the command line, and what the servers over them are asked.
 
-use std::net::TcpListener;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -67,11 +68,59 @@ pub fn wait_for(server: &Server, nodes: u64, partitions: u64) {
     }
 }
 
+/// One command on a connection of its own; the lines of its reply.
+pub fn ask(address: SocketAddr, command: &str) -> std::io::Result<Vec<String>> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+    stream.write_all(format!("{command}\r\n").as_bytes())?;
+    let mut lines = BufReader::new(stream).lines();
+    let mut next = || lines.next().unwrap_or_else(|| Err(std::io::ErrorKind::UnexpectedEof.into()));
+    let first = next()?;
+    let more = first.strip_prefix('*').map_or(0, |count| count.parse::<usize>().unwrap());
+    let mut reply = vec![first];
+    for _ in 0..more {
+        reply.push(next()?);
+    }
+    Ok(reply)
+}
+
+/// Adds one under an id, at any of these servers, until one of them has done it.
+pub fn add(servers: &[&Server], key: &str, id: &str) {
+    let until = Instant::now() + Duration::from_secs(60);
+    for server in servers.iter().cycle() {
+        match ask(server.resp, &format!("Q.ADD {key} 1 ID {id}")) {
+            Ok(reply) if reply.len() == 5 => return,
+            other => assert!(Instant::now() < until, "{id}: {other:?}"),
+        }
+    }
+}
+
+/// The value of a counter, as soon as a server can say it.
+pub fn value(server: &Server, key: &str) -> i64 {
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        let reply = server.request("GET", &format!("/api/v1/counters/{key}"), &[], "");
+        if reply.status == 200 {
+            return serde_json::from_str::<Value>(&reply.body).unwrap()["value"].as_i64().unwrap();
+        }
+        assert!(Instant::now() < until, "{reply:?}");
+    }
+}
+
 /// The cluster as a server describes it.
 pub fn described(server: &Server) -> Value {
     let reply = server.request("GET", "/api/v1/cluster", &[], "");
     assert_eq!(reply.status, 200, "{reply:?}");
     reply.json()
+}
+
+/// Waits until a server describes the cluster so.
+pub fn wait_until(server: &Server, is_so: impl Fn(&Value) -> bool) {
+    let until = Instant::now() + Duration::from_secs(60);
+    while !is_so(&described(server)) {
+        assert!(Instant::now() < until, "{:#}", described(server));
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 /// Waits until every partition is led by somebody who finds it where it should be, with nobody behind: everywhere, or in a larger

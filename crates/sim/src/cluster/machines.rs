@@ -21,8 +21,6 @@ use crate::config::START_MS;
 use crate::machine::Machine;
 use crate::plant::Plant;
 
-/// Partitions of every world.
-pub const PARTITIONS: u16 = 2;
 /// How long an end may take before nobody waits for it any more.
 const END_MAX: Duration = Duration::from_secs(5);
 
@@ -30,6 +28,8 @@ const END_MAX: Duration = Duration::from_secs(5);
 pub struct Slot {
     pub machine: Machine,
     pub node: Option<Arc<Node>>,
+    /// How often its disk was replaced by an empty one.
+    disks: u8,
     /// How wrong its clock is.
     skew_ms: Arc<AtomicI64>,
     /// How long its disk may take.
@@ -41,6 +41,7 @@ pub struct Slot {
 /// All of them.
 pub struct Machines {
     pub net: Arc<Net>,
+    pub partitions: u16,
     pub slots: Mutex<BTreeMap<NodeId, Slot>>,
     folder: tempfile::TempDir,
     random: Mutex<SmallRng>,
@@ -48,9 +49,10 @@ pub struct Machines {
 }
 
 impl Machines {
-    pub fn new(net: Arc<Net>, random: SmallRng) -> std::io::Result<Machines> {
+    pub fn new(net: Arc<Net>, partitions: u16, random: SmallRng) -> std::io::Result<Machines> {
         Ok(Machines {
             net,
+            partitions,
             slots: Mutex::default(),
             folder: tempfile::tempdir()?,
             random: Mutex::new(random),
@@ -64,11 +66,25 @@ impl Machines {
         let slot = Slot {
             machine: Machine::new(seed, Plant::None),
             node: None,
+            disks: 0,
             skew_ms: Arc::default(),
             sync_ms_max: Arc::new(AtomicU64::new(4)),
             log_tail_bytes: if tail { 4 << 10 } else { 64 << 10 },
         };
         self.slots.lock().insert(id, slot);
+    }
+
+    /// A machine that is down gets a new, empty disk.
+    pub fn empty_disk(&self, id: NodeId) -> Result<(), String> {
+        let seed = self.random.lock().random();
+        let mut slots = self.slots.lock();
+        let slot = slots.get_mut(&id).ok_or("no such machine")?;
+        if slot.node.is_some() {
+            return Err("it runs".into());
+        }
+        slot.machine = Machine::new(seed, Plant::None);
+        slot.disks += 1;
+        Ok(())
     }
 
     pub fn node(&self, id: NodeId) -> Option<Arc<Node>> {
@@ -116,7 +132,7 @@ impl Machines {
     /// Starts the node of a machine.
     pub async fn start(&self, id: NodeId) -> Result<Arc<Node>, String> {
         let wire = Arc::new(self.net.begin_life(id));
-        let (storage, clock, sync_ms_max, log_tail_bytes) = {
+        let (storage, disks, clock, sync_ms_max, log_tail_bytes) = {
             let slots = self.slots.lock();
             let slot = slots.get(&id).ok_or("no such machine")?;
             let (skew, began) = (Arc::clone(&slot.skew_ms), self.began);
@@ -125,17 +141,18 @@ impl Machines {
                 now.saturating_add_signed(skew.load(Ordering::Relaxed))
             });
             let storage = (slot.machine.disk(), slot.machine.cold());
-            (storage, clock, Arc::clone(&slot.sync_ms_max), slot.log_tail_bytes)
+            (storage, slot.disks, clock, Arc::clone(&slot.sync_ms_max), slot.log_tail_bytes)
         };
         // The same secret everywhere: request ids must be the same. Not so the number of the folder.
         let mut entropy = [7; 40];
         entropy[16] = id as u8;
+        entropy[17] = disks;
         let settings = Settings {
             id,
             path: self.path(id),
             options: Options {
-                partitions: PARTITIONS,
-                memory_bytes: u64::from(PARTITIONS) * (16 << 20),
+                partitions: self.partitions,
+                memory_bytes: u64::from(self.partitions) * (16 << 20),
                 log: LogOptions { segment_bytes: 16 << 10, ..LogOptions::default() },
                 log_tail_bytes,
                 entropy: Some(entropy),

@@ -9,10 +9,12 @@
 //! | `machines` | nodes and the machines they live on: their lives and ends |
 //! | `clients` | who asks, and asks again until somebody answers |
 //! | `world` | one world from its beginning to its end |
+//! | `story` | worlds that do what a text says, line by line |
 
 pub mod clients;
 pub mod machines;
 pub mod network;
+pub mod story;
 pub mod world;
 
 pub use world::{Planted, Stats, run};

@@ -26,6 +26,11 @@ impl Weather {
     pub const FAIR: Weather = Weather { delay_ms_max: 3, lost: 0, doubled: 0 };
 }
 
+/// How long a message may take of which nobody waits for the answer.
+const LATE_MAX: Duration = Duration::from_secs(5);
+/// How often those that are held look whether they may go.
+const HELD_PAUSE: Duration = Duration::from_millis(1);
+
 struct State {
     random: SmallRng,
     nodes: BTreeMap<NodeId, Weak<Node>>,
@@ -33,6 +38,8 @@ struct State {
     lives: BTreeMap<NodeId, u64>,
     /// From one to another, not the other way.
     cuts: BTreeSet<(NodeId, NodeId)>,
+    /// What these say arrives later.
+    held: BTreeSet<NodeId>,
     weather: Weather,
     messages: u64,
 }
@@ -60,6 +67,7 @@ impl Net {
             nodes: BTreeMap::new(),
             lives: BTreeMap::new(),
             cuts: BTreeSet::new(),
+            held: BTreeSet::new(),
             weather: Weather::FAIR,
             messages: 0,
         };
@@ -95,6 +103,19 @@ impl Net {
 
     pub fn heal(&self) {
         self.state.lock().cuts.clear();
+    }
+
+    /// What a node asks others from now on arrives after the release, however little its answer interests anybody then.
+    pub fn hold(&self, node: NodeId) {
+        self.state.lock().held.insert(node);
+    }
+
+    pub fn release(&self) {
+        self.state.lock().held.clear();
+    }
+
+    fn is_held(&self, node: NodeId) -> bool {
+        self.state.lock().held.contains(&node)
     }
 
     /// Messages so far.
@@ -170,13 +191,21 @@ impl Transport for Wire {
             if !net.is_life(from, life) {
                 return Err(Unreached::not_sent("this node is down"));
             }
+            if net.is_held(from) {
+                tokio::spawn(async move {
+                    while net.is_held(from) {
+                        tokio::time::sleep(HELD_PAUSE).await;
+                    }
+                    let _ = tokio::time::timeout(LATE_MAX, net.deliver(from, to, question)).await;
+                });
+                return std::future::pending().await;
+            }
             // Not what clients ask: nodes send that once, and the connection they use does not double it.
             if question.first().is_some_and(|kind| *kind < 16) && net.is_doubled() {
                 let (net, question) = (Arc::clone(&net), question.clone());
                 tokio::spawn(async move {
                     // Whatever is said to the second one, nobody hears it. It does not wait for ever, though.
-                    let _ =
-                        tokio::time::timeout(Duration::from_secs(5), net.deliver(from, to, question)).await;
+                    let _ = tokio::time::timeout(LATE_MAX, net.deliver(from, to, question)).await;
                 });
             }
             let answer = net.deliver(from, to, question).await;

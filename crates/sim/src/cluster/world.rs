@@ -1,5 +1,6 @@
 //! One world from its beginning to its end: a cluster is founded, counted with under faults, left alone, and looked at.
 
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,12 +17,14 @@ use rand::{Rng, SeedableRng};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::clients::{self, Asked, KEYS, Tally};
-use super::machines::{Machines, PARTITIONS};
+use super::machines::Machines;
 use super::network::{Net, Weather};
 use crate::violation::{Invariant, Violation};
 
+/// Partitions of every seeded world.
+const PARTITIONS: u16 = 2;
 /// How long things may take that need no luck.
-const PATIENCE: Duration = Duration::from_secs(300);
+pub const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Which bug is planted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,6 +85,8 @@ pub struct World {
     pub tally: Mutex<Tally>,
     operations: Mutex<Vec<Operation>>,
     stats: Mutex<Stats>,
+    /// How many snapshots each node was told to install.
+    installed: Mutex<BTreeMap<NodeId, u64>>,
     began: Instant,
     is_traced: bool,
 }
@@ -108,7 +113,7 @@ fn progress(what: impl Into<String>) -> Violation {
 
 async fn live(seed: u64, planted: Planted, is_traced: bool) -> Result<Stats, Violation> {
     let mut random = SmallRng::seed_from_u64(seed);
-    let world = World::begin(&mut random, planted, is_traced)?;
+    let world = World::begin(&mut random, PARTITIONS, planted, is_traced)?;
     let nodes: NodeId = [3, 3, 3, 4, 5][random.random_range(0..5)];
     world.found(nodes).await.map_err(progress)?;
     let count = random.random_range(1..5);
@@ -134,7 +139,12 @@ async fn live(seed: u64, planted: Planted, is_traced: bool) -> Result<Stats, Vio
 }
 
 impl World {
-    fn begin(random: &mut SmallRng, planted: Planted, is_traced: bool) -> Result<Arc<World>, Violation> {
+    pub fn begin(
+        random: &mut SmallRng,
+        partitions: u16,
+        planted: Planted,
+        is_traced: bool,
+    ) -> Result<Arc<World>, Violation> {
         let of_net = SmallRng::seed_from_u64(random.random());
         let of_machines = SmallRng::seed_from_u64(random.random());
         let world = Arc::new_cyclic(|world: &std::sync::Weak<World>| {
@@ -142,6 +152,7 @@ impl World {
             let on_install = move |id: NodeId, begins: bool| {
                 if let Some(world) = world.upgrade() {
                     world.stats.lock().snapshots += u64::from(begins);
+                    *world.installed.lock().entry(id).or_default() += u64::from(begins);
                     if planted == Planted::SnapshotsWithoutIds
                         && let Some(slot) = world.machines.slots.lock().get(&id)
                     {
@@ -151,11 +162,12 @@ impl World {
             };
             let net = Net::new(of_net, Box::new(on_install));
             World {
-                machines: Machines::new(net, of_machines).expect("a folder for temporary files"),
+                machines: Machines::new(net, partitions, of_machines).expect("a folder for temporary files"),
                 asked: Mutex::default(),
                 tally: Mutex::default(),
                 operations: Mutex::default(),
                 stats: Mutex::default(),
+                installed: Mutex::default(),
                 began: Instant::now(),
                 is_traced,
             }
@@ -176,6 +188,11 @@ impl World {
         self.operations.lock().push(operation);
     }
 
+    /// How many snapshots each node was told to install so far.
+    pub fn installed(&self) -> BTreeMap<NodeId, u64> {
+        self.installed.lock().clone()
+    }
+
     pub fn trace(&self, what: &str) {
         if self.is_traced {
             eprintln!("{:>12} {what}", self.now());
@@ -187,7 +204,7 @@ impl World {
         for node in self.machines.running() {
             let (epoch, placement) = node.meta(|meta| (meta.epoch, meta.placement.clone()));
             self.trace(&format!("node {}: {epoch} {placement:?} {:?}", node.id(), node.nodes_status()));
-            for partition in 0..PARTITIONS {
+            for partition in 0..self.machines.partitions {
                 let told = node.group(partition).map(|group| (group.status(), group.voters()));
                 self.trace(&format!("  partition {partition}: {told:?}"));
             }
@@ -195,7 +212,7 @@ impl World {
     }
 
     /// Founds a cluster of so many nodes, and waits until each holds its share.
-    async fn found(&self, nodes: NodeId) -> Result<(), String> {
+    pub async fn found(&self, nodes: NodeId) -> Result<(), String> {
         self.machines.add(1);
         let first = self.machines.start(1).await?;
         first.found(0xc1, 3, self.machines.member(&first)).await?;
@@ -226,9 +243,9 @@ impl World {
     }
 
     /// Whether every partition is led, by somebody who finds the placement carried out.
-    fn is_whole(&self) -> bool {
+    pub fn is_whole(&self) -> bool {
         let nodes = self.machines.running();
-        (0..PARTITIONS).all(|partition| {
+        (0..self.machines.partitions).all(|partition| {
             nodes.iter().any(|node| {
                 let placed = node.meta(|meta| {
                     meta.placement.replicas.get(usize::from(partition)).cloned().unwrap_or_default()
@@ -276,7 +293,8 @@ impl World {
         let mut stats = *self.stats.lock();
         stats.messages = self.machines.net.messages();
         for node in self.machines.running() {
-            let terms = (0..PARTITIONS).filter_map(|partition| Some(node.group(partition)?.status().term));
+            let terms = (0..self.machines.partitions)
+                .filter_map(|partition| Some(node.group(partition)?.status().term));
             stats.elections = stats.elections.max(terms.sum());
         }
         let mut hasher = DefaultHasher::new();
@@ -292,7 +310,7 @@ impl World {
     async fn ask_everything_again(&self, random: &mut SmallRng) -> Result<(), Violation> {
         let asked = self.asked.lock().clone();
         for _ in 0..2 {
-            for partition in 0..PARTITIONS {
+            for partition in 0..self.machines.partitions {
                 for node in self.machines.running() {
                     let Some(group) = node.group(partition).filter(|group| group.leader() == Some(node.id()))
                     else {
@@ -319,7 +337,7 @@ impl World {
     async fn compare_replicas(&self) -> Result<(), Violation> {
         // Nothing is under way any more, so all of them come to the same place.
         sleep(Duration::from_secs(2)).await;
-        for partition in 0..PARTITIONS {
+        for partition in 0..self.machines.partitions {
             let mut first = None;
             for node in self.machines.running().iter().filter(|node| node.engine().holds(partition)) {
                 let engine = node.engine();
