@@ -11,6 +11,8 @@
 //! 21 partition:v index:v        hold it: its leader will tell you more; take part once you have what is before this entry ->
 //! 22 partition:v node:v         let that node lead, if you do                 ->
 //! 23                            who leads what you hold?                      -> count:v (partition:v leader:v)*
+//! 24 group:v                    would you lead it?                            -> 0 | 1
+//! 25                            up to which entry do all nodes agree, if you lead them? -> index:v
 //! 32 count:v partition:v*       up to which entry is agreed on what you lead? -> count:v (partition:v index:v)*
 //! 33 partition:v (0 | 1 max_staleness_ms:v) batch    look, if you hold it and are not further behind -> staleness_ms:v replies
 //! 34 partition:v listing        a page of its counters, if you lead it        -> more:1 count:v (key cell)*
@@ -24,7 +26,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -46,7 +48,7 @@ use crate::placing::Placing;
 use crate::plant::{Plant, is_planted};
 use crate::raft::meta_machine::kept_mark;
 use crate::raft::{
-    Group, Journal, JournalReader, Mark, MetaMachine, MetaState, NodeId, NotDone, Pace, Status,
+    Group, Journal, JournalReader, Mark, MetaMachine, MetaState, NodeId, NotDone, Pace, State, Status,
 };
 use crate::reads::{self, Reads};
 use crate::split::{Part, Split};
@@ -72,6 +74,8 @@ pub struct Settings {
 
 /// How long somebody waits who found no leader before looking again.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// How often somebody follows what others say about who leads, before waiting until they agree.
+const HINTS_MAX: u32 = 3;
 /// How long another node may take to answer.
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// How long somebody who wants to join asks before saying that it does not work.
@@ -84,6 +88,14 @@ const CHORES_PAUSE: Duration = Duration::from_millis(200);
 const HEAR_PAUSE: Duration = Duration::from_secs(1);
 /// How many of those who may know it asks about a partition.
 const REPLICAS_ASKED_MAX: usize = 7;
+/// The most requests in one batch: what replicas cannot carry out must not get into their logs.
+const REQUESTS_MAX: usize = quipu_engine::REQUESTS_PER_BATCH_MAX;
+/// The most bytes of a batch, about: an entry must fit a record of the log.
+const BATCH_BYTES_MAX: usize = 12 << 20;
+/// About what a request takes beside its key and id.
+const REQUEST_BYTES: usize = 48;
+/// How long a replica may take to end; one that waits for room on a full disk has nothing to lose.
+const STOP_MAX: Duration = Duration::from_secs(5);
 /// Counters whose time has come that are removed at once.
 const EXPIRIES_MAX: usize = 1_000;
 /// The log may grow by so much before what is known of the cluster is written down again.
@@ -123,6 +135,10 @@ pub struct Node {
     /// One partition is taken up or given up at a time.
     pub(crate) holding: tokio::sync::Mutex<()>,
     pub(crate) placing: Mutex<Placing>,
+    /// One change of policies at a time: what is brought late must not undo what is newer.
+    bringing: tokio::sync::Mutex<()>,
+    /// It is about to end, and leads nothing any more if others can.
+    is_stopping: AtomicBool,
     pub(crate) reads: Reads,
     pub(crate) places: Mutex<Places>,
 }
@@ -176,9 +192,15 @@ impl Node {
             transport,
             holding: tokio::sync::Mutex::default(),
             placing: Mutex::default(),
+            bringing: tokio::sync::Mutex::default(),
+            is_stopping: AtomicBool::new(false),
         });
         for partition in (0..partitions).filter(|partition| node.engine.holds(*partition)) {
-            node.start(partition).await?;
+            match node.journal.is_forgotten(usize::from(partition)) {
+                // It was being let go of when the process ended.
+                true => node.engine.let_go(partition).map_err(|error| error.to_string())?,
+                false => node.start(partition).await?,
+            }
         }
         let weak = Arc::downgrade(&node);
         tokio::spawn(async move {
@@ -329,6 +351,13 @@ impl Node {
         if !matches!(change, Change::Found { .. }) && self.meta.read(|meta| meta.cluster == 0) {
             return Err(NotDone::NotLeader(None));
         }
+        if let Change::Join(node, member) = change {
+            let known = self.meta.read(|meta| meta.nodes.get(node).cloned());
+            // Nodes say again and again that they are there.
+            if known.is_some_and(|known| Member { is_leaving: member.is_leaving, ..known } == *member) {
+                return within(ANSWER_MAX, self.nodes.confirm()).await.map(|()| None);
+            }
+        }
         within(ANSWER_MAX, self.nodes.propose(change.encode())).await.map(|answer| answer.refused)
     }
 
@@ -350,20 +379,41 @@ impl Node {
 
     /// Lets others lead what this node leads, as far as they can: who asks then waits for a message, not for an election.
     pub async fn step_down(&self) {
-        let led: Vec<Arc<Group>> =
-            (0..self.partitions).filter_map(|partition| self.leading(partition).ok()).collect();
-        let all = led.iter().map(|group| group.step_down(self.id));
+        self.is_stopping.store(true, Ordering::Release);
+        let led: Vec<(u16, Arc<Group>)> = (0..self.partitions)
+            .filter_map(|partition| Some((partition, self.leading(partition).ok()?)))
+            .collect();
+        let all = led.iter().map(|(partition, group)| self.hand_over(*partition, group));
         futures_util::future::join_all(all).await;
-        self.nodes.step_down(self.id).await;
+        if self.nodes.leader() == Some(self.id) {
+            self.hand_over(self.partitions, &self.nodes).await;
+        }
+    }
+
+    /// Hands the lead to the first of those who could take it that says it would.
+    async fn hand_over<M: State>(&self, number: u16, group: &Group<M>) {
+        group.stand(false);
+        for heir in group.heirs(self.id) {
+            if self.would_lead(number, heir).await {
+                group.hand_over(heir).await;
+                group.has_other_leader(self.id).await;
+                return;
+            }
+        }
+    }
+
+    /// Whether another says that it would lead a group.
+    pub(crate) async fn would_lead(&self, number: u16, node: NodeId) -> bool {
+        self.ask(node, question(24, number, |_| {}), HEAR_PAUSE, |reader| reader.flag()).await == Ok(true)
     }
 
     /// Ends everything, durably.
     pub async fn stop(&self) {
+        self.journal.close();
         let groups: Vec<Held> = self.groups.write().iter_mut().filter_map(Option::take).collect();
-        for held in groups {
-            held.group.stop().await;
-        }
-        self.nodes.stop().await;
+        let all = groups.iter().map(|held| tokio::time::timeout(STOP_MAX, held.group.stop()));
+        futures_util::future::join_all(all).await;
+        let _ = tokio::time::timeout(STOP_MAX, self.nodes.stop()).await;
         if let Err(error) = self.engine.close() {
             tracing::error!("closing: {error}");
         }
@@ -391,9 +441,10 @@ impl Node {
 
     pub(crate) async fn start(&self, partition: u16) -> Result<(), String> {
         let transport = Arc::clone(&self.transport);
-        let engine = Arc::clone(&self.engine);
+        let (engine, meta) = (Arc::clone(&self.engine), Arc::clone(&self.meta));
         let group =
-            Group::of_partition(self.id, partition, engine, &self.journal, transport, self.pace).await?;
+            Group::of_partition(self.id, partition, engine, &self.journal, transport, self.pace, meta)
+                .await?;
         let group = Arc::new(group);
         let (changed, clock) = (Arc::downgrade(&group), Arc::clone(&self.clock));
         let changes = Together::new(move |batch| {
@@ -428,7 +479,7 @@ impl Node {
         self.transport.learn(&addresses(&self.meta));
         for partition in 0..self.partitions {
             let Some(group) = self.group(partition) else { continue };
-            group.stand();
+            group.stand(group.is_complete() && !self.is_stopping.load(Ordering::Acquire));
             if group.leader() == Some(self.id) {
                 self.remove_expired(partition, &group).await;
                 self.bring_policies(partition, &group).await;
@@ -479,17 +530,37 @@ impl Node {
 
     /// Brings a partition the policies that all nodes agreed on.
     async fn bring_policies(&self, partition: u16, group: &Group) {
+        if self.missing_policies(partition).is_empty() {
+            return;
+        }
+        let _one = self.bringing.lock().await;
+        if !self.knows_all().await {
+            return;
+        }
+        for (pattern, policy) in self.missing_policies(partition) {
+            let command = command::policy((self.clock)(), &pattern, policy.as_ref());
+            let _ = within(ANSWER_MAX, group.propose(command)).await;
+        }
+    }
+
+    /// The policies of a partition that are not those that are known here.
+    fn missing_policies(&self, partition: u16) -> Vec<(Vec<u8>, Option<Policy>)> {
         let here = self.engine.policies_of(partition);
-        let missing: Vec<(Vec<u8>, Option<Policy>)> = self.meta.read(|meta| {
+        self.meta.read(|meta| {
             let new = meta.policies.iter().filter(|(pattern, policy)| here.get(pattern) != Some(policy));
             let old = here.iter().filter(|(pattern, _)| meta.policies.get(pattern).is_none());
             let new = new.map(|(pattern, policy)| (pattern.to_vec(), Some(policy.clone())));
             new.chain(old.map(|(pattern, _)| (pattern.to_vec(), None))).collect()
-        });
-        for (pattern, policy) in missing {
-            let command = command::policy((self.clock)(), &pattern, policy.as_ref());
-            let _ = within(ANSWER_MAX, group.propose(command)).await;
-        }
+        })
+    }
+
+    /// Whether everything that all nodes had agreed on before the call is known here.
+    async fn knows_all(&self) -> bool {
+        let agreed = match self.nodes.leader() {
+            Some(leader) => self.ask(leader, vec![25], HEAR_PAUSE, |reader| reader.varint()).await.ok(),
+            None => None,
+        };
+        agreed.is_some_and(|agreed| self.nodes.status().applied >= Some(agreed))
     }
 
     /// The replica of a partition, if it leads.
@@ -520,6 +591,14 @@ impl Node {
         }
         if kind < 16 {
             let number = u16::try_from(reader.varint()?).map_err(|_| Malformed("group number"))?;
+            let theirs = u128::from_le_bytes(reader.array()?);
+            let wanted = u128::from_le_bytes(reader.array()?);
+            if wanted != 0 && wanted != self.engine.folder_number() {
+                return Ok(crate::raft::group::refusal("this node has lost the data folder it had"));
+            }
+            if self.meta.folder(from).is_some_and(|known| known != theirs) {
+                return Ok(crate::raft::group::refusal("this is not the data folder that node had"));
+            }
             return Ok(match self.group(number) {
                 _ if number == self.partitions => self.nodes.answer(from, kind, &mut reader).await,
                 Some(group) => group.answer(from, kind, &mut reader).await,
@@ -532,6 +611,7 @@ impl Node {
                 let mut batch = Batch::default();
                 read_batch(&mut reader, &mut batch)?;
                 self.check_partition(partition, &batch)?;
+                Node::check_size(&batch).map_err(|_| Malformed("a batch beyond all limits"))?;
                 self.do_here(partition, batch).await.map(|replies| {
                     let mut out = Vec::new();
                     put_replies(&mut out, &replies);
@@ -542,6 +622,7 @@ impl Node {
                 let partition = read_partition(&mut reader)?;
                 let command = asked[asked.len() - reader.len()..].to_vec();
                 command::decode(&command)?;
+                let _one = self.bringing.lock().await;
                 match self.group(partition) {
                     Some(group) => within(ANSWER_MAX, group.propose(command)).await.map(|_| Vec::new()),
                     None => Err(NotDone::NotLeader(None)),
@@ -567,7 +648,9 @@ impl Node {
             22 => {
                 let (partition, node) = (read_partition(&mut reader)?, reader.varint()?);
                 match self.leading(partition) {
-                    Ok(group) if node != self.id && group.voters().contains(&node) => {
+                    Ok(group)
+                        if group.heirs(self.id).contains(&node) && self.would_lead(partition, node).await =>
+                    {
                         group.hand_over(node).await;
                         Ok(Vec::new())
                     }
@@ -585,6 +668,16 @@ impl Node {
                 }
                 Ok(out)
             }
+            24 => {
+                let number = read_partition(&mut reader)?;
+                let can = match self.group(number) {
+                    _ if number == self.partitions => self.nodes.is_complete(),
+                    Some(group) => group.is_complete(),
+                    None => false,
+                };
+                Ok(vec![u8::from(can && !self.is_stopping.load(Ordering::Acquire))])
+            }
+            25 => self.nodes.agreed().await.map(encode_number).ok_or(NotDone::NotLeader(None)),
             32 | 33 => self.answer_look(kind, &mut reader).await?,
             34..=36 => self.answer_walk(kind, &mut reader).await?,
             _ => return Err(Malformed("a question that this version does not know")),
@@ -629,7 +722,8 @@ impl Node {
             Ok(kind) => read_not_done(kind, &mut reader).map(Err),
             Err(malformed) => Err(malformed),
         };
-        read.unwrap_or_else(|malformed| Err(NotDone::Stopped(malformed.to_string())))
+        // What was answered was heard, and perhaps done.
+        read.unwrap_or(Err(NotDone::Unknown))
     }
 
     /// Asks whoever leads a partition something that may be asked again.
@@ -640,11 +734,12 @@ impl Node {
         read: impl Fn(&mut Reader<'_>) -> Result<T, Malformed>,
     ) -> Result<T, NotDone> {
         let until = Instant::now() + self.patience;
-        let mut hint = None;
+        let (mut hint, mut hints) = (None, 0);
         loop {
             for target in hint.take().map_or_else(|| self.candidates(partition), |hint| vec![hint]) {
                 match self.ask(target, asked.clone(), ANSWER_MAX, &read).await {
-                    Err(NotDone::NotLeader(Some(leader))) if leader != target => {
+                    Err(NotDone::NotLeader(Some(leader))) if leader != target && hints < HINTS_MAX => {
+                        hints += 1;
                         hint = Some(leader);
                         break;
                     }
@@ -659,6 +754,7 @@ impl Node {
             }
             if hint.is_none() {
                 tokio::time::sleep(LOOK_AGAIN).await;
+                hints = 0;
             }
         }
     }
@@ -674,6 +770,17 @@ impl Node {
         });
         let others = placed.into_iter().filter(|node| Some(*node) != known).collect::<Vec<_>>();
         known.into_iter().chain(others).collect()
+    }
+
+    /// Says no to a batch that is too large to be agreed on.
+    pub fn check_size(batch: &Batch) -> Result<(), String> {
+        let (count, bytes) = (batch.requests.len(), batch.bytes_len() + batch.requests.len() * REQUEST_BYTES);
+        match count > REQUESTS_MAX || bytes > BATCH_BYTES_MAX {
+            true => Err(format!(
+                "{count} requests of about {bytes} bytes together; the limits are {REQUESTS_MAX} and {BATCH_BYTES_MAX}, send several"
+            )),
+            false => Ok(()),
+        }
     }
 
     /// Runs a batch wherever its counters are, and puts the replies into it.
@@ -706,6 +813,7 @@ impl Node {
     pub(crate) async fn do_part(&self, part: &Part) -> Result<Vec<Reply>, Refusal> {
         let until = Instant::now() + self.patience;
         let mut refusal = Refusal::NoLeader;
+        let mut hints = 0;
         let mut candidates = self.candidates(part.partition);
         candidates.reverse();
         loop {
@@ -714,6 +822,7 @@ impl Node {
                     return Err(refusal);
                 }
                 tokio::time::sleep(LOOK_AGAIN).await;
+                hints = 0;
                 candidates = self.candidates(part.partition);
                 candidates.reverse();
                 continue;
@@ -724,7 +833,10 @@ impl Node {
             };
             match done {
                 Ok(replies) => return Ok(replies),
-                Err(NotDone::NotLeader(Some(leader))) if leader != target => candidates = vec![leader],
+                Err(NotDone::NotLeader(Some(leader))) if leader != target && hints < HINTS_MAX => {
+                    hints += 1;
+                    candidates = vec![leader];
+                }
                 Err(NotDone::NotLeader(_) | NotDone::NotReached(_)) => {}
                 Err(NotDone::NoQuorum) => refusal = Refusal::NoQuorum,
                 // A look that was lost has changed nothing.
@@ -753,7 +865,7 @@ impl Node {
             })
         };
         let way = self.ways.lock().entry((target, partition, looks)).or_insert_with(way).clone();
-        way.go(copy(&part.batch)).await
+        within(ANSWER_MAX, way.go(copy(&part.batch))).await
     }
 
     /// Does a part here, if this node leads the partition.
@@ -768,7 +880,17 @@ impl Node {
         if !(is_planted(Plant::ReadsWithoutAsking) && group.leader() == Some(self.id)) {
             within(ANSWER_MAX, group.confirm()).await?;
         }
-        self.read(partition, batch).await
+        let replies = self.read(partition, batch).await?;
+        self.is_still(partition, group)?;
+        Ok(replies)
+    }
+
+    /// A replica that was let go of while it was looked at has shown something that nobody knows.
+    pub(crate) fn is_still(&self, partition: u16, group: &Group) -> Result<(), NotDone> {
+        match self.group(partition) {
+            Some(still) if std::ptr::eq(&*still, group) => Ok(()),
+            _ => Err(NotDone::NotLeader(None)),
+        }
     }
 
     /// Looks at the replica that is here.
@@ -838,6 +960,12 @@ pub(crate) fn encode_nodes(nodes: &BTreeSet<NodeId>) -> Vec<u8> {
 
 pub(crate) fn read_nodes(reader: &mut Reader<'_>) -> Result<BTreeSet<NodeId>, Malformed> {
     (0..reader.count()?).map(|_| reader.varint()).collect()
+}
+
+fn encode_number(number: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_varint(&mut out, number);
+    out
 }
 
 fn read_leaders(reader: &mut Reader<'_>) -> Result<Vec<(u16, NodeId)>, Malformed> {

@@ -230,10 +230,7 @@ impl Node {
         let too_old = || NotDone::NotLeader(leader);
         staleness_ms().filter(is_enough).ok_or_else(too_old)?;
         let replies = self.read(partition, copy(batch)).await?;
-        // It may have been let go of meanwhile: then nobody knows what was looked at.
-        if !self.group(partition).is_some_and(|still| Arc::ptr_eq(&still, &group)) {
-            return Err(NotDone::NotLeader(None));
-        }
+        self.is_still(partition, &group)?;
         let staleness_ms = staleness_ms().filter(is_enough).ok_or_else(too_old)?;
         Ok((staleness_ms, replies))
     }

@@ -24,8 +24,8 @@ pub struct Split {
     pub parts: Vec<Part>,
     /// One for each request: a refusal where something cannot be asked at all, otherwise to be filled in.
     replies: Vec<Reply>,
-    /// Requests about all counters.
-    globals: Vec<usize>,
+    /// Requests about all counters, in order, and whether some partition has answered them.
+    globals: Vec<(usize, bool)>,
 }
 
 fn refused(refusal: Refusal) -> Reply {
@@ -69,7 +69,7 @@ impl Split {
     ) {
         let is_global = |index: usize| batch.requests[index].action.is_global();
         if range.len() == 1 && groups.is_empty() && is_global(range.start) {
-            self.globals.push(range.start);
+            self.globals.push((range.start, false));
             for number in 0..partitions {
                 self.part(number).take(batch, range.clone(), groups);
             }
@@ -98,23 +98,33 @@ impl Split {
     /// Takes over what a part was told.
     pub fn answer(&mut self, places: &[usize], replies: &[Reply]) {
         for (place, reply) in places.iter().zip(replies) {
-            match self.globals.binary_search(place) {
-                // Of all partitions together.
-                Ok(_) if self.replies[*place].refusal.is_none() => {
-                    let known = &mut self.replies[*place];
-                    let counted = known.cell.value.saturating_add(reply.cell.value);
-                    *known = *reply;
-                    known.cell.value = counted;
+            let known = &mut self.replies[*place];
+            match self.globals.iter_mut().find(|(global, _)| global == place) {
+                Some((_, is_answered)) => {
+                    *is_answered = true;
+                    match &mut known.refusal {
+                        // Of all partitions together.
+                        None => {
+                            let counted = known.cell.value.saturating_add(reply.cell.value);
+                            *known = *reply;
+                            known.cell.value = counted;
+                        }
+                        // Some have done it and some have not.
+                        Some(refusal) => *refusal = Refusal::OutcomeUnknown,
+                    }
                 }
-                Ok(_) => {}
-                Err(_) => self.replies[*place] = *reply,
+                None => *known = *reply,
             }
         }
     }
 
     /// A part could not be asked, or not be answered.
     pub fn refuse(&mut self, places: &[usize], refusal: Refusal) {
-        places.iter().for_each(|place| self.replies[*place] = refused(refusal));
+        for place in places {
+            let is_half_done = self.globals.contains(&(*place, true));
+            let refusal = if is_half_done { Refusal::OutcomeUnknown } else { refusal };
+            self.replies[*place] = refused(refusal);
+        }
     }
 
     /// All replies, in the order of the requests.
@@ -256,7 +266,10 @@ mod tests {
         assert_eq!(split.into_replies()[0].cell.value, 1 + 2 + 3 + 4);
         let mut split = Split::of(&batch, PARTITIONS);
         split.refuse(&[0], Refusal::NoLeader);
+        assert_eq!(split.replies[0].refusal, Some(Refusal::NoLeader));
         split.answer(&[0], &[Reply::state(None)]);
-        assert_eq!(split.into_replies()[0].refusal, Some(Refusal::NoLeader));
+        assert_eq!(split.replies[0].refusal, Some(Refusal::OutcomeUnknown), "half done");
+        split.refuse(&[0], Refusal::NoLeader);
+        assert_eq!(split.into_replies()[0].refusal, Some(Refusal::OutcomeUnknown));
     }
 }

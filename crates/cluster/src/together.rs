@@ -12,9 +12,9 @@ use crate::raft::NotDone;
 
 /// How many may be under way at the same time.
 const UNDER_WAY_MAX: usize = 2;
-/// About the most requests that go together.
+/// The most requests that go together; one batch alone may have more.
 const REQUESTS_MAX: usize = 8_192;
-/// About the most bytes of keys and ids.
+/// The most bytes of keys and ids; one batch alone may have more.
 const BYTES_MAX: usize = 1 << 20;
 
 /// What becomes of a batch.
@@ -45,7 +45,7 @@ impl Together {
         if self.queue.send(Waiting { batch, answer }).is_err() {
             return Err(NotDone::NotLeader(None));
         }
-        // Without an answer the way has ended, perhaps in the middle.
+        // Without an answer the node has ended, perhaps in the middle.
         answered.await.unwrap_or(Err(NotDone::Unknown))
     }
 }
@@ -55,23 +55,42 @@ async fn run(
     mut queue: mpsc::UnboundedReceiver<Waiting>,
 ) {
     let under_way = Arc::new(Semaphore::new(UNDER_WAY_MAX));
-    while let Some(first) = queue.recv().await {
+    let mut left_over = None;
+    loop {
+        let first = match left_over.take() {
+            Some(left_over) => left_over,
+            None => match queue.recv().await {
+                Some(first) => first,
+                None => return,
+            },
+        };
         let Ok(place) = Arc::clone(&under_way).acquire_owned().await else { return };
         let (mut together, mut waiting) = (Batch::default(), Vec::new());
         let mut next = Some(first);
-        while let Some(Waiting { batch, answer }) = next {
-            // Whoever lost patience was told that nobody knows what becomes of it: better nothing than something late.
-            if !answer.is_closed() {
-                waiting.push((batch.requests.len(), answer));
-                together.append(&batch);
+        while let Some(one) = next {
+            if !waiting.is_empty() && !fits(&together, &one.batch) {
+                left_over = Some(one);
+                break;
             }
-            let has_room = together.requests.len() < REQUESTS_MAX && together.bytes_len() < BYTES_MAX;
-            next = if has_room { queue.try_recv().ok() } else { None };
+            // Whoever lost patience was told that nobody knows what becomes of it: better nothing than something late.
+            if !one.answer.is_closed() {
+                waiting.push((one.batch.requests.len(), one.answer));
+                together.append(&one.batch);
+            }
+            next = queue.try_recv().ok();
         }
         if waiting.is_empty() {
             continue;
         }
-        let Some(going) = go(together) else { return };
+        let Some(going) = go(together) else {
+            queue.close();
+            let answers = waiting.into_iter().map(|(_, answer)| answer);
+            let rest = left_over.into_iter().chain(std::iter::from_fn(|| queue.try_recv().ok()));
+            for answer in answers.chain(rest.map(|one| one.answer)) {
+                let _ = answer.send(Err(NotDone::NotLeader(None)));
+            }
+            return;
+        };
         tokio::spawn(async move {
             let mut replies = going.await.map(Vec::into_iter);
             for (count, answer) in waiting {
@@ -83,5 +102,69 @@ async fn run(
             }
             drop(place);
         });
+    }
+}
+
+fn fits(together: &Batch, more: &Batch) -> bool {
+    together.requests.len() + more.requests.len() <= REQUESTS_MAX
+        && together.bytes_len() + more.bytes_len() <= BYTES_MAX
+}
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+    use quipu_counting::{Action, Reply};
+
+    use super::*;
+
+    fn batch(requests: usize) -> Batch {
+        let mut batch = Batch::default();
+        for _ in 0..requests {
+            batch.push(b"likes", Action::Read);
+        }
+        batch
+    }
+
+    /// A way on which each batch answers with as many replies as it has requests, and the sizes of those that went it.
+    fn way() -> (Together, Arc<Mutex<Vec<usize>>>) {
+        let sizes = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&sizes);
+        let way = Together::new(move |batch| {
+            let count = batch.requests.len();
+            seen.lock().push(count);
+            Some(Box::pin(async move {
+                tokio::task::yield_now().await;
+                Ok(vec![Reply::state(None); count])
+            }))
+        });
+        (way, sizes)
+    }
+
+    #[tokio::test]
+    async fn what_waits_goes_together_and_everybody_gets_their_own() {
+        let (way, sizes) = way();
+        let all = (1..=20).map(|count| way.go(batch(count)));
+        let replies = futures_util::future::join_all(all).await;
+        let counts: Vec<usize> = replies.into_iter().map(|replies| replies.unwrap().len()).collect();
+        assert_eq!(counts, (1..=20).collect::<Vec<_>>());
+        let sizes = sizes.lock().clone();
+        assert_eq!(sizes.iter().sum::<usize>(), 210);
+        assert!(sizes.len() < 20, "{sizes:?}");
+    }
+
+    #[tokio::test]
+    async fn nothing_grows_beyond_its_limit_by_going_together() {
+        let (way, sizes) = way();
+        let all = [1, REQUESTS_MAX, 60_000, 7, REQUESTS_MAX - 7, 1].map(|count| way.go(batch(count)));
+        futures_util::future::join_all(all).await.into_iter().for_each(|replies| drop(replies.unwrap()));
+        assert_eq!(*sizes.lock(), [1, REQUESTS_MAX, 60_000, REQUESTS_MAX, 1]);
+    }
+
+    #[tokio::test]
+    async fn a_way_that_leads_nowhere_did_nothing() {
+        let way = Together::new(|_| None);
+        let all = futures_util::future::join_all([way.go(batch(1)), way.go(batch(2))]).await;
+        assert!(all.iter().all(|done| *done == Err(NotDone::NotLeader(None))), "{all:?}");
+        assert_eq!(way.go(batch(1)).await, Err(NotDone::NotLeader(None)));
     }
 }

@@ -12,7 +12,6 @@
 //! walk begins the partition anew: that repeats keys, and misses none.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use futures_util::future::join_all;
 use parking_lot::Mutex;
@@ -291,11 +290,8 @@ impl Node {
         let looked = blocking(move || look(&node, now_ms)).await;
         let looked =
             looked.map_err(|error| error.to_string()).and_then(|looked| looked).map_err(NotDone::Stopped)?;
-        // It may have been let go of meanwhile: then nobody knows what was looked at.
-        match self.group(partition) {
-            Some(still) if Arc::ptr_eq(&still, &group) => Ok(looked),
-            _ => Err(NotDone::NotLeader(None)),
-        }
+        self.is_still(partition, &group)?;
+        Ok(looked)
     }
 }
 

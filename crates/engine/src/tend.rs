@@ -107,9 +107,11 @@ impl Engine {
             self.checkpoint_where_due(chores).map_err(|error| error.to_string())?;
             chores.checkpoint_not_before_ms = 0;
         }
-        if self.replication.is_none() {
-            for index in 0..self.partitions.len() {
-                self.expire_due(index, now_ms)?;
+        for index in 0..self.partitions.len() {
+            match self.replication {
+                None => self.expire_due(index, now_ms)?,
+                // Leaders have counters removed; what followers noted about those must go too.
+                Some(_) => rebuild_if_bloated(&mut self.partitions[index].lock()),
             }
         }
         if now_ms >= chores.due_at_ms + DUE_PAUSE_MS || now_ms < chores.due_at_ms {

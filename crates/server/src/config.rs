@@ -346,7 +346,8 @@ fn memory(text: &str) -> Result<u64, &'static str> {
         .ok_or("a size of at least 32MiB, like 512MiB or 2GB")
 }
 
-fn id_window(text: &str) -> Result<u64, &'static str> {
+/// How long request ids are remembered.
+pub fn id_window(text: &str) -> Result<u64, &'static str> {
     const _: () = assert!(ID_WINDOW_MS_MIN == 1_000);
     let window = units::duration_ms(text).ok().filter(|ms| *ms >= ID_WINDOW_MS_MIN);
     window.ok_or("a duration of at least 1s, like 90s, 15m, 24h or 7d")

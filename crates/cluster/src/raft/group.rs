@@ -1,9 +1,11 @@
 //! One group on one node: its replica, the way to the other replicas, and what they ask.
 //!
 //! ```text
-//! question := 1 group:v append | 2 group:v ask | 3 group:v ask in advance | 4 group:v transfer
-//!           | 5 group:v id:v offset:v bytes                  a piece of a snapshot
-//!           | 6 group:v id:v length:v vote mark              that was all of it: install it
+//! question := 1 head append | 2 head ask | 3 head ask in advance | 4 head transfer
+//!           | 5 head id:v offset:v bytes                     a piece of a snapshot
+//!           | 6 head id:v length:v vote mark                 that was all of it: install it
+//! head     := group:v from:16 to:16                          the data folders of both, 0 if not known: a node that has lost
+//!                                                            its disk is not the one that the others count on
 //! answer   := 0 (what message.rs says; for 5 nothing, for 6 a vote) | 1 length:v why not
 //! ```
 
@@ -64,6 +66,8 @@ impl Default for Pace {
 
 /// Entries in one message at most.
 const ENTRIES_SENT_MAX: u64 = 1_024;
+/// Who is further behind does not get the lead: nobody leads until it has caught up.
+const HEIR_LAG_MAX: u64 = 100;
 /// How long nobody waits any more for another to take the lead.
 const STEP_DOWN_MAX: Duration = Duration::from_secs(2);
 /// A piece of a snapshot.
@@ -133,11 +137,13 @@ impl Group {
         journal: &Arc<Journal>,
         transport: Arc<dyn Transport>,
         pace: Pace,
+        meta: Arc<MetaState>,
     ) -> Result<Group, String> {
         let has_news = Arc::new(AtomicBool::new(false));
         let machine = Machine::new(Arc::clone(&engine), number, Arc::clone(&has_news))
             .map_err(|error| format!("the mark of partition {number}: {error}"))?;
-        Group::start(node, number, engine, journal, transport, pace, (machine, has_news)).await
+        let links = Links { group: number, meta, engine, transport };
+        Group::start(node, journal, links, pace, (machine, has_news)).await
     }
 }
 
@@ -152,8 +158,8 @@ impl Group<MetaMachine> {
         pace: Pace,
         state: Arc<MetaState>,
     ) -> Result<Group<MetaMachine>, String> {
-        let machine = (MetaMachine(state), Arc::default());
-        Group::start(node, number, engine, journal, transport, pace, machine).await
+        let links = Links { group: number, meta: Arc::clone(&state), engine, transport };
+        Group::start(node, journal, links, pace, (MetaMachine(state), Arc::default())).await
     }
 }
 
@@ -165,14 +171,12 @@ impl<M: RaftStateMachine<Types, SnapshotData = SnapshotSource>> State for M {}
 impl<M: State> Group<M> {
     async fn start(
         node: NodeId,
-        number: u16,
-        engine: Arc<Engine>,
         journal: &Arc<Journal>,
-        transport: Arc<dyn Transport>,
+        links: Links,
         pace: Pace,
         (machine, has_news): (M, Arc<AtomicBool>),
     ) -> Result<Group<M>, String> {
-        let links = Links { group: number, engine: Arc::clone(&engine), transport };
+        let (number, engine) = (links.group, Arc::clone(&links.engine));
         let log = journal.group(usize::from(number));
         let config = openraft::Config { enable_elect: log.is_complete(), ..config(number, pace) };
         let config = config.validate().map_err(|error| error.to_string())?;
@@ -300,8 +304,8 @@ impl<M: State> Group<M> {
             Err(RaftError::APIError(ClientWriteError::ForwardToLeader(forward))) => {
                 Err(NotDone::NotLeader(forward.leader_id))
             }
-            Err(RaftError::APIError(_)) => Err(NotDone::Unknown),
-            Err(RaftError::Fatal(fatal)) => Err(stopped(&fatal)),
+            // Also of a replica that has ended nobody knows whether others have the entry.
+            Err(RaftError::APIError(_) | RaftError::Fatal(_)) => Err(NotDone::Unknown),
         }
     }
 
@@ -339,26 +343,37 @@ impl<M: State> Group<M> {
         let _ = self.raft.trigger().snapshot().await;
     }
 
-    /// Lets it stand for the lead, if it has all it must have for that.
-    pub fn stand(&self) {
-        self.raft.runtime_config().elect(self.log.is_complete());
+    /// Lets it stand for the lead or not.
+    pub fn stand(&self, may: bool) {
+        self.raft.runtime_config().elect(may);
     }
 
-    /// Hands the lead to another replica, if this one has it.
+    /// Hands the lead to another replica, if this one has it. From then on it does nothing as a leader, whether the other takes it
+    /// or not: whoever calls this has asked it.
     pub async fn hand_over(&self, to: NodeId) {
         let _ = self.raft.trigger().transfer_leader(to).await;
     }
 
-    /// Hands the lead to whoever is the least behind, if this one has it and another can take it.
-    pub async fn step_down(&self, node: NodeId) {
+    /// Those who could take the lead by what they have, the least behind first. Only a leader knows.
+    pub fn heirs(&self, node: NodeId) -> Vec<NodeId> {
         let others = self.voters().into_iter().filter(|other| *other != node);
-        let next = others.filter_map(|other| Some((self.lag(other)?, other))).min();
-        if let Some((_, next)) = next.filter(|_| self.leader() == Some(node)) {
-            self.hand_over(next).await;
-            let has_another =
-                |metrics: &openraft::RaftMetrics<Types>| leader(metrics).is_some_and(|leader| leader != node);
-            let _ = self.raft.wait(Some(STEP_DOWN_MAX)).metrics(has_another, "another leader").await;
-        }
+        let mut heirs: Vec<(u64, NodeId)> =
+            others.filter_map(|other| Some((self.lag(other)?, other))).collect();
+        heirs.retain(|(lag, _)| *lag <= HEIR_LAG_MAX);
+        heirs.sort_unstable();
+        heirs.into_iter().map(|(_, heir)| heir).collect()
+    }
+
+    /// Waits a little until another leads.
+    pub async fn has_other_leader(&self, node: NodeId) {
+        let has_another =
+            |metrics: &openraft::RaftMetrics<Types>| leader(metrics).is_some_and(|leader| leader != node);
+        let _ = self.raft.wait(Some(STEP_DOWN_MAX)).metrics(has_another, "another leader").await;
+    }
+
+    /// Whether it has all it must have to vote and lead.
+    pub fn is_complete(&self) -> bool {
+        self.log.is_complete()
     }
 
     /// Ends the replica.
@@ -482,6 +497,7 @@ fn config(number: u16, pace: Pace) -> openraft::Config {
 /// The way to the other replicas.
 struct Links {
     group: u16,
+    meta: Arc<MetaState>,
     engine: Arc<Engine>,
     transport: Arc<dyn Transport>,
 }
@@ -493,6 +509,7 @@ impl RaftNetworkFactory<Types> for Links {
         Link {
             group: self.group,
             target,
+            meta: Arc::clone(&self.meta),
             engine: Arc::clone(&self.engine),
             transport: Arc::clone(&self.transport),
         }
@@ -503,6 +520,7 @@ impl RaftNetworkFactory<Types> for Links {
 struct Link {
     group: u16,
     target: NodeId,
+    meta: Arc<MetaState>,
     engine: Arc<Engine>,
     transport: Arc<dyn Transport>,
 }
@@ -511,6 +529,8 @@ impl Link {
     fn question(&self, kind: u8) -> Vec<u8> {
         let mut question = vec![kind];
         put_varint(&mut question, u64::from(self.group));
+        question.extend_from_slice(&self.engine.folder_number().to_le_bytes());
+        question.extend_from_slice(&self.meta.folder(self.target).unwrap_or(0).to_le_bytes());
         question
     }
 

@@ -18,7 +18,9 @@ use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::io;
 use std::ops::{Bound, RangeBounds};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use openraft::entry::RaftEntry;
 use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
@@ -35,10 +37,13 @@ use super::machine::Mark;
 use super::types::{Entry, LogId, Types, Vote};
 use crate::plant::{Plant, is_planted};
 
-/// About the most that one record of entries holds.
+/// The most that one record of entries holds, unless one entry alone is larger.
 const RECORD_BYTES: usize = 4 << 20;
 /// About the most that a reader is given at once.
 const READ_BYTES: usize = 1 << 20;
+
+/// How often somebody looks whether a full disk has room again.
+const FULL_PAUSE: Duration = Duration::from_millis(200);
 
 /// The state of one group's log.
 #[derive(Default)]
@@ -75,9 +80,12 @@ impl Group {
     fn append(&mut self, entry: Entry, start: u64, bytes: usize) {
         let index = entry.log_id().index;
         self.truncate(index);
-        if self.entries.is_empty() || self.first_index() + self.entries.len() as u64 == index {
-            self.entries.push_back(Held { entry, start, bytes });
+        if self.first_index() + (self.entries.len() as u64) < index {
+            // What is agreed on is carried out before it is durable here, so a checkpoint can be ahead of a log whose end was
+            // lost. It has what is missing between, and what was before that.
+            self.entries.clear();
         }
+        self.entries.push_back(Held { entry, start, bytes });
     }
 
     fn purge(&mut self, log_id: LogId) {
@@ -171,7 +179,7 @@ impl JournalReader {
             }
         }
         let groups = self.groups.into_iter().map(|group| Arc::new(Mutex::new(group))).collect();
-        Arc::new(Journal { log, groups, tell: OnceLock::new() })
+        Arc::new(Journal { log, groups, tell: OnceLock::new(), is_closing: AtomicBool::new(false) })
     }
 }
 
@@ -180,6 +188,8 @@ pub struct Journal {
     log: Arc<Log>,
     groups: Vec<Arc<Mutex<Group>>>,
     tell: OnceLock<Box<dyn Fn(u16) + Send + Sync>>,
+    /// Nobody waits for room any more.
+    is_closing: AtomicBool,
 }
 
 impl Replication for Journal {
@@ -233,6 +243,36 @@ impl Journal {
         group.forget();
         drop(group);
         self.log.commit(end)
+    }
+
+    /// The node is about to end: what waits for room on a full disk fails.
+    pub fn close(&self) {
+        self.is_closing.store(true, Ordering::Release);
+    }
+
+    /// Does something that needs room in the log. While the disk is full the replica stands still, as if it were stopped, and goes on
+    /// by itself: openraft would end it for good.
+    pub async fn when_there_is_room<T>(
+        &self,
+        mut attempt: impl FnMut() -> Result<T, LogError>,
+    ) -> io::Result<T> {
+        let mut is_told = false;
+        loop {
+            match attempt() {
+                Err(LogError::Full(why)) if !self.is_closing.load(Ordering::Acquire) => {
+                    if !std::mem::replace(&mut is_told, true) {
+                        tracing::error!("the disk is full, and a replica waits for room: {why}");
+                    }
+                    tokio::time::sleep(FULL_PAUSE).await;
+                }
+                done => return done.map_err(failed),
+            }
+        }
+    }
+
+    /// Whether a group was given up here, and has not begun anew since.
+    pub fn is_forgotten(&self, number: usize) -> bool {
+        self.groups[number].lock().complete_at == u64::MAX
     }
 
     /// A group begins anew here, and takes part once it has everything before this entry.
@@ -344,12 +384,13 @@ impl RaftLogStorage<Types> for GroupLog {
         }
         let mut record = self.record(0x02);
         put_vote(&mut record, vote);
-        let end = {
+        let attempt = || {
             let mut group = self.group.lock();
-            let end = self.journal.append(&record).map_err(failed)?;
+            let end = self.journal.append(&record)?;
             group.vote = Some(*vote);
-            end
+            Ok(end)
         };
+        let end = self.journal.when_there_is_room(attempt).await?;
         let (done, durable) = tokio::sync::oneshot::channel();
         self.journal.log.when_durable(
             end,
@@ -365,26 +406,34 @@ impl RaftLogStorage<Types> for GroupLog {
         I: IntoIterator<Item = Entry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
-        let mut group = self.group.lock();
         let mut end = self.journal.log.end();
-        let mut entries = entries.into_iter().peekable();
-        while entries.peek().is_some() {
-            let start = self.journal.log.end();
+        let encoded = |entry: Entry| {
+            let mut bytes = Vec::new();
+            put_entry(&mut bytes, &entry);
+            (entry, bytes)
+        };
+        let mut entries = entries.into_iter().map(encoded).peekable();
+        while let Some(first) = entries.next() {
             let mut record = self.record(0x01);
             let mut appended = Vec::new();
-            while record.len() < RECORD_BYTES
-                && let Some(entry) = entries.next()
-            {
-                let before = record.len();
-                put_entry(&mut record, &entry);
-                appended.push((entry, record.len() - before));
+            let mut next = Some(first);
+            while let Some((entry, bytes)) = next {
+                record.extend_from_slice(&bytes);
+                appended.push((entry, bytes.len()));
+                let length = record.len();
+                next = entries.next_if(|(_, bytes)| length + bytes.len() <= RECORD_BYTES);
             }
-            end = self.journal.append(&record).map_err(failed)?;
-            for (entry, bytes) in appended {
-                group.append(entry, start, bytes);
-            }
+            let attempt = || {
+                let mut group = self.group.lock();
+                let start = self.journal.log.end();
+                let end = self.journal.append(&record)?;
+                for (entry, bytes) in appended.drain(..) {
+                    group.append(entry, start, bytes);
+                }
+                Ok(end)
+            };
+            end = self.journal.when_there_is_room(attempt).await?;
         }
-        drop(group);
         if is_planted(Plant::AcknowledgesBeforeSync) {
             callback.io_completed(Ok(()));
             return Ok(());
@@ -398,18 +447,24 @@ impl RaftLogStorage<Types> for GroupLog {
         let index = last_log_id.map_or(0, |last| last.index + 1);
         let mut record = self.record(0x03);
         put_varint(&mut record, index);
-        let mut group = self.group.lock();
-        self.journal.append(&record).map_err(failed)?;
-        group.truncate(index);
-        Ok(())
+        let attempt = || {
+            let mut group = self.group.lock();
+            self.journal.append(&record)?;
+            group.truncate(index);
+            Ok(())
+        };
+        self.journal.when_there_is_room(attempt).await
     }
 
     async fn purge(&mut self, log_id: LogId) -> Result<(), io::Error> {
         let mut record = self.record(0x04);
         put_log_id(&mut record, &log_id);
-        let mut group = self.group.lock();
-        self.journal.append(&record).map_err(failed)?;
-        group.purge(log_id);
-        Ok(())
+        let attempt = || {
+            let mut group = self.group.lock();
+            self.journal.append(&record)?;
+            group.purge(log_id);
+            Ok(())
+        };
+        self.journal.when_there_is_room(attempt).await
     }
 }

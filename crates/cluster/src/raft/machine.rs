@@ -8,12 +8,14 @@ use std::io::{self, BufReader, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use futures_util::{Stream, TryStreamExt};
 use openraft::entry::RaftEntry;
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 use openraft::type_config::alias::{SnapshotMetaOf, SnapshotOf, StoredMembershipOf};
 use openraft::{EntryPayload, OptionalSend};
+use quipu_counting::{Refusal, Reply, Unavailable};
 use quipu_engine::Engine;
 use quipu_wire::entry::{Malformed, Reader};
 
@@ -66,6 +68,14 @@ pub fn malformed(error: Malformed) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
+/// How often somebody looks whether a full disk has room again.
+const FULL_PAUSE: Duration = Duration::from_millis(200);
+
+fn is_full(error: &io::Error) -> bool {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+    matches!(inner, Some(Unavailable::Full(_)))
+}
+
 /// The state of one group.
 pub struct Machine {
     engine: Arc<Engine>,
@@ -105,8 +115,17 @@ impl Machine {
         let (partition, mark) = (self.partition, self.mark.encode());
         match decoded {
             Decoded::Batch(mut batch) => {
-                self.engine.apply(partition, &mut batch, time_ms, &mark).map_err(io::Error::other)?;
-                Ok(Answer { replies: batch.replies, refused: None })
+                match self.engine.apply(partition, &mut batch, time_ms, &mark) {
+                    Ok(()) => Ok(Answer { replies: batch.replies, refused: None }),
+                    // All replicas say so alike. It should have been refused before, and must not end them.
+                    Err(Unavailable::Unsupported(why)) => {
+                        self.engine.apply_nothing(partition, &mark);
+                        tracing::error!("partition {partition} cannot carry out an entry: {why}");
+                        let refused = Reply { refusal: Some(Refusal::GroupAborted), ..Reply::state(None) };
+                        Ok(Answer { replies: vec![refused; batch.requests.len()], refused: None })
+                    }
+                    Err(error) => Err(io::Error::other(error)),
+                }
             }
             Decoded::Policy(pattern, policy) => {
                 self.engine.apply_policy(partition, &pattern, policy, time_ms, &mark);
@@ -133,7 +152,13 @@ impl RaftStateMachine<Types> for Machine {
         Strm: Stream<Item = Result<EntryResponder<Types>, io::Error>> + Unpin + OptionalSend,
     {
         while let Some((entry, responder)) = entries.try_next().await? {
-            let answer = self.take(entry)?;
+            let answer = loop {
+                match self.take(entry.clone()) {
+                    // Nothing of it is done. Others go on meanwhile.
+                    Err(error) if is_full(&error) => tokio::time::sleep(FULL_PAUSE).await,
+                    done => break done?,
+                }
+            };
             if let Some(responder) = responder {
                 responder.send(answer);
             }

@@ -14,7 +14,7 @@ use quipu_wire::entry::{Malformed, Reader, put_bytes};
 
 use super::journal::Journal;
 use super::machine::{Mark, SnapshotSource, StoredMembership, malformed};
-use super::types::{Answer, LogId, Types};
+use super::types::{Answer, LogId, NodeId, Types};
 use crate::blocking::blocking;
 use crate::meta::{Change, LEVEL, Meta, too_old};
 
@@ -25,6 +25,8 @@ pub struct MetaState {
     /// The group's number.
     number: usize,
     known: Mutex<(Mark, Meta)>,
+    /// Held while it is written down: those who look must not wait for a disk.
+    saving: Mutex<()>,
 }
 
 impl MetaState {
@@ -38,7 +40,13 @@ impl MetaState {
         if known.1.level > LEVEL {
             return Err(too_old(known.1.level, LEVEL));
         }
-        Ok(Arc::new(MetaState { engine, journal, number, known: Mutex::new(known) }))
+        Ok(Arc::new(MetaState {
+            engine,
+            journal,
+            number,
+            known: Mutex::new(known),
+            saving: Mutex::default(),
+        }))
     }
 
     /// Looks at what is known.
@@ -46,13 +54,21 @@ impl MetaState {
         look(&self.known.lock().1)
     }
 
+    /// The number of a node's data folder.
+    pub fn folder(&self, node: NodeId) -> Option<u128> {
+        self.read(|meta| meta.nodes.get(&node).map(|member| member.folder))
+    }
+
     /// Writes it down, so that the log before this is not needed for it.
     pub fn save(&self) -> io::Result<()> {
-        let known = self.known.lock();
-        let applied = known.0.applied.map(|applied| applied.index);
+        let _one = self.saving.lock();
+        let (applied, encoded) = {
+            let known = self.known.lock();
+            (known.0.applied.map(|applied| applied.index), encode(&known))
+        };
         let needed = self.journal.needed_behind(self.number, applied);
         self.journal.restate().map_err(io::Error::other)?;
-        self.engine.save_meta(needed, &encode(&known)).map_err(io::Error::other)
+        self.engine.save_meta(needed, &encoded).map_err(io::Error::other)
     }
 }
 

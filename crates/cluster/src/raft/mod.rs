@@ -19,7 +19,7 @@ pub mod runtime;
 pub mod types;
 pub mod watch;
 
-pub use group::{Group, NotDone, Pace, Status};
+pub use group::{Group, NotDone, Pace, State, Status};
 pub use journal::{GroupLog, Journal, JournalReader};
 pub use machine::{Machine, Mark, SnapshotSource};
 pub use meta_machine::{MetaMachine, MetaState};

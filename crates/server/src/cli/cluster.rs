@@ -7,7 +7,7 @@ use std::process::{Child, Command as Process, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use quipu_engine::Digest;
+use quipu_engine::{Digest, Options};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -16,6 +16,7 @@ use super::failure::Failure;
 use super::interrupt::Interrupt;
 use super::terminal;
 use crate::cluster::folder::{self, Place, REPLICAS_DEFAULT};
+use crate::config;
 
 /// How long a cluster for trying it out may take to begin.
 const BEGIN_MAX: Duration = Duration::from_secs(60);
@@ -38,6 +39,9 @@ What the folder has counted so far is the beginning of the cluster. The folder k
         /// How many nodes shall hold each counter
         #[arg(long, default_value_t = REPLICAS_DEFAULT, value_parser = clap::value_parser!(u16).range(1..=7))]
         replicas: u16,
+        /// How long request ids are remembered, on all nodes
+        #[arg(long, default_value = "24h", value_parser = config::id_window)]
+        id_window: u64,
         /// Print JSON, for programs
         #[arg(long)]
         json: bool,
@@ -133,8 +137,8 @@ impl Command {
     /// Does it.
     pub fn run(&self) -> Result<(), Failure> {
         match self {
-            Command::Init { data, place, replicas, json } => {
-                let identity = folder::init(data, place, *replicas, PARTITIONS)?;
+            Command::Init { data, place, replicas, id_window, json } => {
+                let identity = folder::init(data, place, *replicas, PARTITIONS, *id_window)?;
                 match json {
                     true => terminal::print(json!({ "node": identity.node, "cluster": identity.cluster })),
                     false => terminal::print(format!(
@@ -286,7 +290,10 @@ fn dev(nodes: u16, port: u16, json: bool) -> Result<(), Failure> {
         let place = Place { peer: local(base + 4), peer_address: None, zone: None };
         let data = folder.path().join(node.to_string());
         match node {
-            1 => drop(folder::init(&data, &place, REPLICAS_DEFAULT, PARTITIONS)?),
+            1 => {
+                let id_window_ms = Options::default().id_window_ms;
+                folder::init(&data, &place, REPLICAS_DEFAULT, PARTITIONS, id_window_ms)?;
+            }
             _ => {
                 let (_, invitation) = folder::invite(&first)?;
                 folder::join(&invitation, &data, &place)?;

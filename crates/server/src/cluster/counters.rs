@@ -60,7 +60,8 @@ fn unavailable(why: NotDone) -> Unavailable {
 }
 
 impl Counters for ClusterCounters {
-    fn execute(&self, _batch: &mut Batch, _now_ms: u64) -> Result<Execution, Unavailable> {
+    fn execute(&self, batch: &mut Batch, _now_ms: u64) -> Result<Execution, Unavailable> {
+        Node::check_size(batch).map_err(Unavailable::Unsupported)?;
         Ok(Execution::Pending)
     }
 

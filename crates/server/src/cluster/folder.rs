@@ -42,6 +42,8 @@ pub struct Identity {
     pub partitions: u16,
     /// How many nodes hold each.
     pub replicas: u16,
+    /// How long request ids are remembered: replicas must agree on what they have seen.
+    pub id_window_ms: u64,
     /// Where it listens for other nodes.
     pub listen: SocketAddr,
     /// Where other nodes reach it.
@@ -86,6 +88,7 @@ pub struct Invitation {
     secret: String,
     partitions: u16,
     replicas: u16,
+    id_window_ms: u64,
     authority: String,
     certificate: String,
     key: String,
@@ -140,11 +143,14 @@ impl ClusterFolder {
     }
 
     fn write(&self, name: &str, text: &str) -> anyhow::Result<()> {
-        let path = self.file(name);
-        let opened = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
+        let (path, new) = (self.file(name), self.file(&format!("{name}.new")));
+        let opened = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new);
+        // As a whole or not at all.
         let written = opened.and_then(|mut file| {
             file.write_all(text.as_bytes())?;
-            file.sync_all()
+            file.sync_all()?;
+            fs::rename(&new, &path)?;
+            fs::File::open(&self.path)?.sync_all()
         });
         written.with_context(|| format!("cannot write {}", path.display()))
     }
@@ -178,7 +184,13 @@ fn address(place: &Place) -> String {
 }
 
 /// Makes a data folder, used alone so far or new, that of the first node of a new cluster.
-pub fn init(data: &Path, place: &Place, replicas: u16, partitions: u16) -> anyhow::Result<Identity> {
+pub fn init(
+    data: &Path,
+    place: &Place,
+    replicas: u16,
+    partitions: u16,
+    id_window_ms: u64,
+) -> anyhow::Result<Identity> {
     refuse_member(data)?;
     let found = Engine::look(data)?;
     let secret = found.map_or_else(chance, |found| Ok(found.secret))?;
@@ -188,6 +200,7 @@ pub fn init(data: &Path, place: &Place, replicas: u16, partitions: u16) -> anyho
         secret: format!("{:032x}", u128::from_be_bytes(secret)),
         partitions: found.map_or(partitions, |found| found.partitions),
         replicas,
+        id_window_ms,
         listen: place.peer,
         address: address(place),
         zone: place.zone.clone(),
@@ -213,7 +226,11 @@ pub fn invite(data: &Path) -> anyhow::Result<(u64, String)> {
     let identity = folder.identity()?;
     let read = |name: &str| fs::read_to_string(folder.file(name));
     let Ok(key) = read("authority-key.pem") else {
-        bail!("only the first node of the cluster, where `quipu cluster init` was, can invite others");
+        bail!(
+            "only where `quipu cluster init` was can others be invited; if that folder is lost, put authority-key.pem and \
+             invited of its backup into {}",
+            folder.path.display()
+        );
     };
     let authority = Authority::from_pem(read("authority.pem")?, &key)?;
     let node = read("invited")?.trim().parse::<u64>().context("cluster/invited is not a number")? + 1;
@@ -225,6 +242,7 @@ pub fn invite(data: &Path) -> anyhow::Result<(u64, String)> {
         secret: identity.secret,
         partitions: identity.partitions,
         replicas: identity.replicas,
+        id_window_ms: identity.id_window_ms,
         authority: authority.certificate().to_string(),
         certificate: issued.certificate,
         key: issued.key,
@@ -246,6 +264,7 @@ pub fn join(invitation: &str, data: &Path, place: &Place) -> anyhow::Result<Iden
         secret: invited.secret,
         partitions: invited.partitions,
         replicas: invited.replicas,
+        id_window_ms: invited.id_window_ms,
         listen: place.peer,
         address: address(place),
         zone: place.zone.clone(),

@@ -23,6 +23,8 @@ use super::map::{Map, host_and_port};
 const PATIENCE: Duration = Duration::from_secs(8);
 /// How long nobody tries again who could not join.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// How often a node says that it is there.
+const STAY_PAUSE: Duration = Duration::from_secs(5);
 
 /// Where clients reach a node; `None` for what they reach at the address on which it listens.
 pub struct Reached {
@@ -70,11 +72,19 @@ impl Running {
         let listener = std::net::TcpListener::bind(identity.listen)
             .with_context(|| format!("cannot listen on {} for other nodes", identity.listen))?;
         listener.set_nonblocking(true)?;
+        let wanted_ms = options.id_window_ms;
+        if wanted_ms != identity.id_window_ms && wanted_ms != Options::default().id_window_ms {
+            anyhow::bail!(
+                "this cluster remembers request ids for {} s, as `quipu cluster init --id-window` said; leave id_window out",
+                identity.id_window_ms / 1000
+            );
+        }
         // An acknowledgement means a majority of disks, whatever single nodes promise.
         let options = Options {
             durability: Durability::Sync,
             partitions: identity.partitions,
             entropy: Some(identity.entropy()?),
+            id_window_ms: identity.id_window_ms,
             ..options
         };
         let settings = Settings {
@@ -109,10 +119,12 @@ impl Running {
         let refused = Arc::new(OnceLock::new());
         let told = Arc::clone(&refused);
         runtime.spawn(async move {
+            let mut has_joined = false;
             loop {
+                let mut pause = RETRY_PAUSE;
                 let Some(node) = belonging.upgrade() else { return };
-                // Of a cluster that exists anybody will do; the first node of a new one asks itself. Said at every start:
-                // the node may be somewhere else now, and it may not be wanted any more.
+                // Of a cluster that exists anybody will do; the first node of a new one asks itself. Said at every start, because
+                // the node may be somewhere else now, and again and again: whoever was removed is not told otherwise.
                 let known = node.meta(|meta| meta.nodes.keys().copied().collect::<Vec<_>>());
                 let others: Vec<u64> = through.keys().copied().chain(known).collect();
                 let belongs = match others.is_empty() {
@@ -121,19 +133,23 @@ impl Running {
                 };
                 match belongs {
                     Ok(()) => {
-                        tracing::info!("node {} belongs to its cluster", node.id());
-                        return;
+                        if !std::mem::replace(&mut has_joined, true) {
+                            tracing::info!("node {} belongs to its cluster", node.id());
+                        }
+                        pause = STAY_PAUSE;
                     }
                     Err(NotJoined::Refused(why)) => {
                         let _ = told.set(why);
                         return;
                     }
+                    // Of those who are there already it is known that the others are not reached: that is no news.
+                    Err(NotJoined::NotYet(_)) if has_joined => {}
                     Err(NotJoined::NotYet(why)) => {
                         tracing::warn!("node {} does not yet belong to its cluster: {why}", node.id());
                     }
                 }
                 drop(node);
-                tokio::time::sleep(RETRY_PAUSE).await;
+                tokio::time::sleep(pause).await;
             }
         });
         Ok(Running { node, counters, map, refused })

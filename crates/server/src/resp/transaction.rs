@@ -117,27 +117,28 @@ impl Interpreter<'_> {
 
     /// A command behind MULTI.
     pub(super) fn queue(&mut self, spec: &CommandSpec, arguments: Arguments<'_, '_>) -> Drafted {
-        let is_of_cluster = self.session.card.is_of_cluster;
         let Some(transaction) = &mut self.session.transaction else { return Ok(()) };
         if !transaction.queue(arguments) {
             transaction.aborted = true;
             return Err(TRANSACTION_FULL.into());
         }
-        let key = spec.key_positions(arguments.len()).next().filter(|_| is_of_cluster);
-        if let Some(slot) = key.and_then(|at| arguments.get(at)).map(slot) {
-            transaction.crosses_slots |= *transaction.slot.get_or_insert(slot) != slot;
+        if self.shared.map.is_some() {
+            // What is decided together is decided by one leader, whichever port it came through.
+            for slot in spec.key_positions(arguments.len()).filter_map(|at| arguments.get(at)).map(slot) {
+                transaction.crosses_slots |= *transaction.slot.get_or_insert(slot) != slot;
+            }
         }
         transaction.writes |= spec.flags.contains(Flags::WRITE);
         self.draft.fixed(b"+QUEUED\r\n");
         Ok(())
     }
 
-    /// Why EXEC should not have come here: the leader may be another than when the commands were queued.
+    /// Why EXEC cannot be done, or should not have come here: the leader may be another than when the commands were queued.
     fn misdirected_transaction(&self, transaction: &Transaction) -> Option<Complaint> {
-        let (map, slot) = (self.map()?, transaction.slot?);
         if transaction.crosses_slots {
             return Some(error_line(Refusal::CrossSlot, 0).into());
         }
+        let (map, slot) = (self.map()?, transaction.slot?);
         moved(map, slot, self.session.looks_anywhere && !transaction.writes)
     }
 
