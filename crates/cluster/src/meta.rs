@@ -137,7 +137,9 @@ impl Meta {
                     return Err(format!("there are already {NODES_MAX} nodes"));
                 }
                 if self.nodes.get(&node).is_some_and(|known| known.folder != member.folder) {
-                    return Err(format!("another data folder is node {node}; choose another number"));
+                    return Err(format!(
+                        "another data folder is node {node}; remove that node, and join by a new invitation"
+                    ));
                 }
                 // Who was told to leave does not stay by moving.
                 member.is_leaving = self.nodes.get(&node).is_some_and(|known| known.is_leaving);

@@ -377,6 +377,16 @@ impl Node {
         Ok(existed)
     }
 
+    /// Those of the others who answer.
+    pub async fn reached(&self) -> BTreeSet<NodeId> {
+        let others = self.meta.read(|meta| meta.nodes.keys().copied().collect::<Vec<_>>());
+        let all = others.into_iter().map(|node| async move {
+            let answers = self.ask(node, vec![23], HEAR_PAUSE, read_leaders).await.is_ok();
+            answers.then_some(node)
+        });
+        futures_util::future::join_all(all).await.into_iter().flatten().collect()
+    }
+
     /// Lets others lead what this node leads, as far as they can: who asks then waits for a message, not for an election.
     pub async fn step_down(&self) {
         self.is_stopping.store(true, Ordering::Release);

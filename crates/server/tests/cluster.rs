@@ -4,8 +4,8 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -221,4 +221,49 @@ fn a_node_that_is_stopped_lets_others_lead_first() {
         assert!(replies.iter().all(|reply| reply[0].starts_with(':')), "restart {number}: {replies:?}");
         servers.push(Server::start(data));
     }
+}
+
+/// Several commands on one connection; all that is answered.
+fn converse(address: SocketAddr, commands: &[Vec<String>]) -> String {
+    let mut text = String::new();
+    for command in commands {
+        text.push_str(&format!("*{}\r\n", command.len()));
+        command.iter().for_each(|word| text.push_str(&format!("${}\r\n{word}\r\n", word.len())));
+    }
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream.write_all(text.as_bytes()).unwrap();
+    stream.write_all(b"QUIT\r\n").unwrap();
+    let mut answered = String::new();
+    stream.read_to_string(&mut answered).unwrap();
+    answered
+}
+
+#[test]
+fn what_cannot_be_decided_together_is_refused_and_does_no_harm() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = found(folder.path(), 3);
+    let servers: Vec<Server> = data.iter().map(|data| Server::start(data)).collect();
+    wait_until_settled(&servers.iter().collect::<Vec<_>>());
+    let words = |line: &str| line.split(' ').map(String::from).collect::<Vec<String>>();
+    for server in &servers {
+        let crossing = ["MULTI", "INCR qa", "INCR zb", "EXEC"].map(words);
+        let answered = converse(server.resp, &crossing);
+        assert!(answered.contains("-CROSSSLOT"), "{answered}");
+        let answered = converse(server.resp, &["MULTI", "INCR a{t}", "INCR b{t}", "EXEC"].map(words));
+        assert!(answered.contains("*2\r\n:"), "{answered}");
+    }
+    assert_eq!((value(&servers[0], "qa"), value(&servers[0], "zb")), (0, 0));
+    // More at once than a replica takes.
+    let many = |from: u32| -> Vec<String> {
+        let keys = (from..from + 40_000).map(|number| format!("k{number}{{t}}"));
+        ["DEL".to_string()].into_iter().chain(keys).collect()
+    };
+    let all = [words("MULTI"), many(0), many(40_000), words("EXEC")];
+    let answered = converse(servers[0].resp, &all);
+    assert!(answered.contains("the limits are"), "{answered}");
+    for server in &servers {
+        add(&[server], "a{t}", &format!("after-{}", server.resp));
+    }
+    assert_eq!(value(&servers[2], "a{t}"), 6);
 }

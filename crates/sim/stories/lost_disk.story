@@ -5,7 +5,7 @@ crash node 3
 empty the disk of node 3
 add likes 1 id b at node 1 -> 31
 start node 3
-join node 3 -> another data folder is node 3; choose another number
+join node 3 -> another data folder is node 3; remove that node, and join by a new invitation
 kill node 3
 join node 4
 remove node 3

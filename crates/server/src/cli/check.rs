@@ -8,6 +8,7 @@ use serde_json::json;
 use super::failure::Failure;
 use super::progress;
 use super::terminal::{self, Screen};
+use crate::cluster::folder::ClusterFolder;
 
 /// check
 #[derive(Debug, clap::Args)]
@@ -25,6 +26,12 @@ pub struct Args {
 impl Args {
     /// Reads every counter and compares the sums with the ledgers.
     pub fn run(&self) -> Result<(), Failure> {
+        if ClusterFolder::find(&self.folder).is_some() {
+            return Err(Failure::general(format!(
+                "{} is the data folder of a node of a cluster, whose sums are kept by all replicas together; `quipu cluster digest` reads it",
+                self.folder.display()
+            )));
+        }
         // Until the log has been read nobody knows how many counters there are.
         let bar = progress::spinner(&format!("checking {}", self.folder.display()), self.quiet);
         let report = check(&self.folder, &mut |counters, total| {

@@ -117,7 +117,7 @@ A node that was removed cannot come back.")]
   quipu cluster dev --nodes 3
   redis-cli -p 7081 incr likes     # any node will do
   redis-cli -c -p 7073 incr likes  # or one that sends you to the leader
-  curl localhost:7090/v1/counters/likes
+  curl localhost:7090/api/v1/counters/likes
 
 Ctrl-C ends it, and removes all it counted.")]
     Dev {
@@ -233,6 +233,7 @@ struct ClusterNode {
     http: String,
     zone: Option<String>,
     leaving: bool,
+    reached: bool,
 }
 
 #[derive(Deserialize)]
@@ -251,8 +252,9 @@ fn status(client: &Client) -> Result<(), Failure> {
         let leads = found.partitions.iter().filter(|partition| partition.leader == Some(node.node)).count();
         let zone = node.zone.as_ref().map_or_else(String::new, |zone| format!("   zone {zone}"));
         let leaving = if node.leaving { "   leaving" } else { "" };
+        let reached = if node.reached { "" } else { "   NOT REACHED" };
         text.push_str(&format!(
-            "  node {}   holds {holds}   leads {leads}   nodes {}   http {}{zone}{leaving}\n",
+            "  node {}   holds {holds}   leads {leads}   nodes {}   http {}{zone}{leaving}{reached}\n",
             node.node, node.address, node.http
         ));
     }
@@ -280,12 +282,15 @@ impl Drop for Server {
 }
 
 fn dev(nodes: u16, port: u16, json: bool) -> Result<(), Failure> {
+    if u32::from(port) + 10 * u32::from(nodes) > u32::from(u16::MAX) {
+        return Err(Failure::usage(anyhow::anyhow!("--port {port} leaves no ports for {nodes} nodes")));
+    }
     let interrupt = Interrupt::watch().context("cannot watch for Ctrl-C")?;
     let folder = tempfile::Builder::new().prefix("quipu-dev").tempdir().context("cannot make a folder")?;
     let first = folder.path().join("1");
     let mut servers: Vec<Server> = Vec::new();
     for node in 1..=nodes {
-        let base = port.checked_add(10 * (node - 1)).context("there are no such ports")?;
+        let base = port + 10 * (node - 1);
         let local = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
         let place = Place { peer: local(base + 4), peer_address: None, zone: None };
         let data = folder.path().join(node.to_string());

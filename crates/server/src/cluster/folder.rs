@@ -179,8 +179,11 @@ fn refuse_member(data: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn address(place: &Place) -> String {
-    place.peer_address.clone().unwrap_or_else(|| place.peer.to_string())
+fn address(place: &Place) -> anyhow::Result<String> {
+    if place.peer_address.is_none() && (place.peer.ip().is_unspecified() || place.peer.port() == 0) {
+        bail!("nobody reaches a node at {}; say with --peer-address where others reach it", place.peer);
+    }
+    Ok(place.peer_address.clone().unwrap_or_else(|| place.peer.to_string()))
 }
 
 /// Makes a data folder, used alone so far or new, that of the first node of a new cluster.
@@ -202,7 +205,7 @@ pub fn init(
         replicas,
         id_window_ms,
         listen: place.peer,
-        address: address(place),
+        address: address(place)?,
         zone: place.zone.clone(),
         through: BTreeMap::new(),
     };
@@ -233,6 +236,9 @@ pub fn invite(data: &Path) -> anyhow::Result<(u64, String)> {
         );
     };
     let authority = Authority::from_pem(read("authority.pem")?, &key)?;
+    // One at a time: no two nodes may have one number.
+    let one = fs::File::open(&folder.path).context("cannot open the folder")?;
+    one.lock().context("cannot lock the folder")?;
     let node = read("invited")?.trim().parse::<u64>().context("cluster/invited is not a number")? + 1;
     folder.write("invited", &format!("{node}\n"))?;
     let issued = authority.issue(node)?;
@@ -266,7 +272,7 @@ pub fn join(invitation: &str, data: &Path, place: &Place) -> anyhow::Result<Iden
         replicas: invited.replicas,
         id_window_ms: invited.id_window_ms,
         listen: place.peer,
-        address: address(place),
+        address: address(place)?,
         zone: place.zone.clone(),
         through: invited.through,
     };

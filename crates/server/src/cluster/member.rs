@@ -69,8 +69,12 @@ impl Running {
         let peers = Peers::new(identity.node, Some(folder.tls()?));
         peers.belong_to(identity.cluster()?);
         peers.learn(&identity.through());
-        let listener = std::net::TcpListener::bind(identity.listen)
-            .with_context(|| format!("cannot listen on {} for other nodes", identity.listen))?;
+        let listener = std::net::TcpListener::bind(identity.listen).with_context(|| {
+            format!(
+                "cannot listen on {} for other nodes; `listen` in cluster/node.toml says where",
+                identity.listen
+            )
+        })?;
         listener.set_nonblocking(true)?;
         let wanted_ms = options.id_window_ms;
         if wanted_ms != identity.id_window_ms && wanted_ms != Options::default().id_window_ms {
@@ -96,7 +100,10 @@ impl Running {
             storage: None,
         };
         let transport = Arc::new(Arc::clone(&peers));
-        let node = runtime.block_on(Node::open(settings, transport)).map_err(anyhow::Error::msg)?;
+        let node = runtime.block_on(Node::open(settings, transport)).map_err(anyhow::Error::msg).context(
+            "this node does not start; if its data folder is damaged, do NOT restore it from a backup (others count on what it \
+             has promised since): remove the node, and let a new one join",
+        )?;
         runtime.block_on(async {
             let listener = tokio::net::TcpListener::from_std(listener)?;
             tokio::spawn(peers.serve(listener, Arc::downgrade(&node)));

@@ -1,5 +1,6 @@
 //! The cluster: who belongs to it, who holds what, and nodes that shall leave.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -20,10 +21,12 @@ fn node(app: &App) -> Result<&Arc<Node>, Refused> {
 }
 
 pub async fn read(State(app): State<Arc<App>>, NoQuery: NoQuery) -> Answer {
-    Ok(answer::json(StatusCode::OK, &describe(node(&app)?)))
+    let node = node(&app)?;
+    let reached = node.reached().await;
+    Ok(answer::json(StatusCode::OK, &describe(node, &reached)))
 }
 
-fn describe(node: &Node) -> ClusterBody {
+fn describe(node: &Node, reached: &BTreeSet<u64>) -> ClusterBody {
     let meta = node.meta(Clone::clone);
     let nodes = meta.nodes.iter().map(|(id, member)| ClusterNode {
         node: *id,
@@ -32,6 +35,7 @@ fn describe(node: &Node) -> ClusterBody {
         resp: member.resp.clone(),
         zone: member.zone.clone(),
         leaving: member.is_leaving,
+        reached: reached.contains(id),
     });
     let partitions = meta.placement.replicas.iter().zip(0u16..).map(|(replicas, partition)| {
         let group = node.group(partition);
@@ -75,6 +79,24 @@ pub async fn remove(State(app): State<Arc<App>>, uri: Uri, NoQuery: NoQuery, bod
         None => return Err(no_such()),
         Some(true) => {}
         Some(false) => {
+            // A change of members needs a majority of those who are and of those who will be: who is lost goes first.
+            let reached = node.reached().await;
+            let stay = node.meta(|meta| {
+                meta.nodes
+                    .iter()
+                    .filter(|(_, member)| !member.is_leaving)
+                    .map(|(id, _)| *id)
+                    .collect::<Vec<_>>()
+            });
+            if reached.contains(&id)
+                && let Some(lost) = stay.iter().find(|other| **other != id && !reached.contains(other))
+            {
+                let why = format!(
+                    "node {id} cannot leave now: node {lost} does not answer, and too few would be left to agree on anything. \
+                     Start node {lost}, or remove it first"
+                );
+                return Err(Problem::new(409, "node-stays", why).into());
+            }
             let refused = |why| Problem::new(409, "node-stays", format!("node {id} cannot leave: {why}"));
             node.change(Change::Leave(id)).await.map_err(refused)?;
         }

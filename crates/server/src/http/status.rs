@@ -18,7 +18,9 @@ pub async fn healthz() -> &'static str {
 
 /// Requests will be served.
 pub async fn readyz(State(app): State<Arc<App>>) -> Response {
-    match app.health.problem() {
+    let joins = app.cluster.as_ref().filter(|node| node.meta(|meta| !meta.nodes.contains_key(&node.id())));
+    let joins = joins.map(|node| format!("node {} does not belong to its cluster yet", node.id()));
+    match app.health.problem().or(joins) {
         None => "ready\n".into_response(),
         Some(detail) => Refused::from(Problem::new(503, "not-ready", detail)).into_response(),
     }

@@ -341,6 +341,8 @@ pub struct ClusterNode {
     pub zone: Option<String>,
     /// Whether it is giving up what it holds.
     pub leaving: bool,
+    /// Whether it answers the node that says all this.
+    pub reached: bool,
 }
 
 /// A partition of the cluster.
