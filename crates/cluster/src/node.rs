@@ -640,7 +640,16 @@ impl Node {
             }
             18 => {
                 let change = Change::decode(&asked[1..])?;
-                self.change_here(&change).await.map(encode_refused)
+                match self.change_here(&change).await {
+                    // A stranger does not know where the leader is; whoever knows that asks for itself.
+                    Err(NotDone::NotLeader(Some(leader)))
+                        if leader != self.id && !self.meta.read(|meta| meta.nodes.contains_key(&from)) =>
+                    {
+                        self.ask(leader, asked.to_vec(), JOIN_ASK_MAX, read_refused).await
+                    }
+                    done => done,
+                }
+                .map(encode_refused)
             }
             19 => {
                 let partition = read_partition(&mut reader)?;

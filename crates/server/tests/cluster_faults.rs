@@ -94,6 +94,22 @@ fn what_a_killed_server_led_is_led_by_others_and_what_others_lead_goes_on() {
     });
 }
 
+/// It knows the address of the one that invited it, and of nobody else.
+#[test]
+fn a_server_joins_through_one_that_leads_nothing_any_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut data = found(folder.path(), 4);
+    let fourth = data.remove(3);
+    let mut servers = start(&data);
+    servers.remove(0).kill();
+    wait_until(&servers[0], |cluster| cluster["leader"].as_u64().is_some_and(|leader| leader != 1));
+    servers.insert(0, Server::start(&data[0]));
+    let joining = Server::start(&fourth);
+    wait_until(&servers[0], |cluster| cluster["nodes"].as_array().unwrap().len() == 4);
+    let holds = |partition: &Value| partition["replicas"].as_array().unwrap().contains(&4.into());
+    wait_until(&joining, |cluster| cluster["partitions"].as_array().unwrap().iter().any(holds));
+}
+
 fn increment(server: &Server, key: &str, id: &str) -> Response {
     server.request("POST", &format!("/api/v1/counters/{key}/increment"), &[("Idempotency-Key", id)], "")
 }
