@@ -10,6 +10,7 @@
 //! | `cargo xtask fuzz` | the fuzz targets, some minutes each (needs cargo-fuzz) |
 //! | `cargo xtask torture overload` | three times what the server can serve, for a minute |
 //! | `cargo xtask torture cluster` | a cluster whose nodes die and lose each other: one order of events, nothing lost or doubled |
+//! | `cargo xtask torture join` | a cluster with many counters grows, and replaces a node that lost its disk |
 //! | `cargo xtask torture power` | the file system taken away under load, as a power cut does (needs root) |
 
 #[cfg(test)]
@@ -83,6 +84,8 @@ enum Torture {
     },
     /// Kill, stop and cut off nodes of a cluster under load, and check that all clients saw one order of events
     Cluster(cluster::Arguments),
+    /// Let nodes join a cluster with many counters, and one lose its disk and be replaced, under load
+    Join(cluster::join::Arguments),
     /// Shut the file system down under load without flushing its log, on ext4 and xfs (needs root)
     Power(power::Arguments),
 }
@@ -99,6 +102,7 @@ fn main() -> Result<()> {
         Task::Torture(Torture::Kill { rounds }) => steps::torture_kill(rounds),
         Task::Torture(Torture::Overload { arguments, options }) => bench::run_overload(arguments, options),
         Task::Torture(Torture::Cluster(arguments)) => cluster::run(&arguments),
+        Task::Torture(Torture::Join(arguments)) => cluster::join::run(&arguments),
         Task::Torture(Torture::Power(arguments)) => power::run(&arguments),
     }
 }

@@ -88,7 +88,7 @@ pub fn measure(bench: &Bench) -> Result<Cluster> {
     let mut servers = Servers {
         bench,
         etcd: Etcd::start(folder.path())?,
-        cluster: Nodes::found(&bench.binary, &cluster, NODES, Form::Direct)?,
+        cluster: Nodes::found(&bench.binary, &cluster, NODES, 0, Form::Direct)?,
         alone: Server::quipu(&bench.binary, &folder.path().join("alone"), &["--durability", "sync"])?,
         _folder: folder,
     };

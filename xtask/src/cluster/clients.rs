@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(20);
 /// Answers that a client remembers, to ask for them again.
 const REMEMBERED: usize = 2_000;
 /// What a server may say when it does not know better: ask again. All else is a bug.
-const RETRYABLE: [&str; 4] = ["CLUSTERDOWN", "UNAVAILABLE", "BUSY", "FULL"];
+pub const RETRYABLE: [&str; 4] = ["CLUSTERDOWN", "UNAVAILABLE", "BUSY", "FULL"];
 
 /// All clients.
 pub struct Clients {
@@ -38,7 +38,7 @@ pub struct Clients {
 }
 
 struct Shared {
-    nodes: Vec<SocketAddr>,
+    nodes: RwLock<Vec<SocketAddr>>,
     began: Instant,
     is_over: AtomicBool,
     answers: AtomicU64,
@@ -64,7 +64,7 @@ impl Clients {
     /// Starts so many.
     pub fn start(nodes: Vec<SocketAddr>, count: u32, seed: u64) -> Clients {
         let shared = Arc::new(Shared {
-            nodes,
+            nodes: RwLock::new(nodes),
             began: Instant::now(),
             is_over: AtomicBool::new(false),
             answers: AtomicU64::new(0),
@@ -86,6 +86,11 @@ impl Clients {
         };
         let threads = (0..count).map(start).collect();
         Clients { shared, threads }
+    }
+
+    /// These are the nodes from now on.
+    pub fn reach(&self, nodes: Vec<SocketAddr>) {
+        *self.shared.nodes.write().unwrap_or_else(PoisonError::into_inner) = nodes;
     }
 
     /// How many requests were answered.
@@ -312,8 +317,8 @@ impl Client {
         let connection = match &mut self.connection {
             Some(connection) => connection,
             empty => {
-                let node = self.random.random_range(0..self.shared.nodes.len());
-                empty.insert(Connection::open(self.shared.nodes[node])?)
+                let nodes = self.shared.nodes.read().unwrap_or_else(PoisonError::into_inner).clone();
+                empty.insert(Connection::open(nodes[self.random.random_range(0..nodes.len())])?)
             }
         };
         connection.send(words)?;
@@ -443,7 +448,8 @@ impl Connection {
         Ok(all)
     }
 
-    fn send(&mut self, words: &[String]) -> io::Result<()> {
+    /// One command.
+    pub fn send(&mut self, words: &[String]) -> io::Result<()> {
         let mut bytes = format!("*{}\r\n", words.len());
         for word in words {
             bytes.push_str(&format!("${}\r\n{word}\r\n", word.len()));
@@ -451,7 +457,8 @@ impl Connection {
         self.stream.write_all(bytes.as_bytes())
     }
 
-    fn receive(&mut self) -> io::Result<Reply> {
+    /// One reply.
+    pub fn receive(&mut self) -> io::Result<Reply> {
         let malformed = |line: &str| io::Error::other(format!("a reply that begins with {line:?}"));
         let line = self.line()?;
         let (kind, rest) = line.split_at_checked(1).ok_or_else(|| malformed(&line))?;

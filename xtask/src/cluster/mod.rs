@@ -6,10 +6,14 @@
 //! | `nodes` | the servers: founded, killed, stopped, compared |
 //! | `ways` | how it is between two nodes: cut, slow, lossy |
 //! | `switch`, `proxy` | the two forms of the network that make it so |
+//! | `moves` | nodes that join, leave and are replaced meanwhile |
+//! | `join` | `cargo xtask torture join`: a cluster with many counters grows and replaces a node |
 //! | `clients` | who counts meanwhile, and writes down what was answered |
 
 mod clients;
 mod faults;
+pub mod join;
+mod moves;
 pub mod nodes;
 mod proxy;
 mod switch;
@@ -29,7 +33,8 @@ use rand::{Rng, SeedableRng};
 use rustix::process::Signal;
 
 use self::clients::{Clients, Connection, Flood, Recorded, key_name};
-use self::faults::{Fault, Planned};
+use self::faults::{Fault, Planned, Scene};
+use self::moves::Moves;
 use self::nodes::{Form, Nodes, PARTITIONS};
 use self::ways::Way;
 use crate::interrupt::{Pending, Undo};
@@ -54,6 +59,8 @@ const DISK_AFTERMATH: Duration = Duration::from_secs(10);
 const QUIET: Duration = Duration::from_secs(2);
 /// A replica that heard too late is given another chance so many times.
 const COMPARISONS: u32 = 3;
+/// Nodes that may come in one run at most, each with its own place in the network.
+const GUESTS_MAX: f64 = 60.0;
 /// Operations before and after a violation that are written down.
 const AROUND: usize = 200;
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
@@ -84,6 +91,9 @@ pub struct Arguments {
     /// How nodes reach each other
     #[arg(long, value_enum, default_value = "auto")]
     network: Network,
+    /// Only faults of these kinds, as the report names them: Kill,Replace
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
     #[command(flatten)]
     binary: Binary,
     /// Seconds that the cluster may take to serve everything after the last fault
@@ -102,6 +112,7 @@ impl Arguments {
             minutes: MINUTES_IN_TEST,
             seed: Some(SEED_IN_TEST),
             network: Network::Auto,
+            only: Vec::new(),
             binary: Binary::debug(),
             recovery: RECOVERY_MAX_IN_TEST.as_secs(),
             inside: None,
@@ -139,6 +150,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         .args(["torture", "cluster", "--network", "namespaces", "--seed", &seed.to_string()])
         .args(["--nodes", &arguments.nodes.to_string(), "--minutes", &arguments.minutes.to_string()])
         .args(["--recovery", &arguments.recovery.to_string()])
+        .args(arguments.only.iter().map(|kind| format!("--only={kind}")))
         .arg("--binary")
         .arg(&binary)
         .arg("--inside")
@@ -201,15 +213,19 @@ impl Torture<'_> {
             length.as_secs(),
             self.seed
         );
-        let mut nodes = Nodes::found(binary, self.folder, count, self.form)?;
-        let small_disks = nodes.with_small_disk();
+        // A plan has about so many nodes that come.
+        let more = (self.arguments.minutes * 3.0).ceil().clamp(4.0, GUESTS_MAX) as usize;
+        let mut nodes = Nodes::found(binary, self.folder, count, more, self.form)?;
+        let small_disks: Vec<usize> = (0..count).filter(|node| nodes.has_small_disk(*node)).collect();
         if small_disks.is_empty() {
             println!("no file system can be mounted here: disks do not get full");
         }
-        let plan = faults::plan(&mut StdRng::seed_from_u64(self.seed), count, &small_disks, length);
+        let scene = Scene { nodes: count, small_disks: &small_disks, only: &self.arguments.only };
+        let plan = faults::plan(&mut StdRng::seed_from_u64(self.seed), scene, length);
+        ensure!(!plan.is_empty(), "nothing of the kind {:?} can happen here", self.arguments.only);
         let mut findings = Findings::default();
         let clients = Clients::start(nodes.addresses(), CLIENTS, self.seed);
-        carry_out(&plan, &mut nodes, &clients, &mut findings)?;
+        let happened = carry_out(&plan, &mut nodes, &clients, &mut findings)?;
 
         let recovery = self.wait_until_it_serves(&mut nodes, &mut findings)?;
         let answers = clients.answers();
@@ -219,8 +235,9 @@ impl Torture<'_> {
             recovery.as_secs_f64()
         );
         judge(&recorded, &mut findings);
+        self.wait_until_nobody_is_behind(&nodes, &mut findings);
         compare_replicas(&mut nodes, &mut findings)?;
-        report(&plan, &recorded);
+        report(&happened, &recorded);
         if findings.violations.is_empty() {
             println!("linearizable; nothing lost, nothing counted twice; replicas are the same");
             return Ok(());
@@ -242,7 +259,8 @@ impl Torture<'_> {
         let began = Instant::now();
         let max = Duration::from_secs(self.arguments.recovery);
         let probes: Vec<String> = (0..PROBES).map(|number| format!("probe:{number}")).collect();
-        for (node, address) in nodes.addresses().into_iter().enumerate() {
+        for node in nodes.seats() {
+            let address = nodes.address(node);
             let serves = || Connection::open(address)?.increment(&probes);
             let mut answer = serves();
             while !matches!(answer, Ok(true)) {
@@ -267,6 +285,21 @@ impl Torture<'_> {
                 .push(format!("it took {:.1} s to serve again", began.elapsed().as_secs_f64()));
         }
         Ok(began.elapsed())
+    }
+
+    /// Until every replica has what its leader has, without being started again.
+    fn wait_until_nobody_is_behind(&self, nodes: &Nodes, findings: &mut Findings) {
+        let until = Instant::now() + Duration::from_secs(self.arguments.recovery) * 6;
+        let mut behind = nodes.behind();
+        while !behind.is_empty() && Instant::now() < until {
+            thread::sleep(QUIET);
+            behind = nodes.behind();
+        }
+        if !behind.is_empty() {
+            let named: Vec<String> =
+                behind.iter().map(|(partition, seat)| format!("{partition} at node {}", seat + 1)).collect();
+            findings.violations.push(format!("replicas do not catch up: partitions {}", named.join(", ")));
+        }
     }
 
     /// Keeps what is needed to look into it.
@@ -298,8 +331,13 @@ fn around(operations: &[Operation], key: u32, at_us: u64) -> String {
     })
 }
 
-/// Lets happen what is planned, when its time comes.
-fn carry_out(plan: &[Planned], nodes: &mut Nodes, clients: &Clients, findings: &mut Findings) -> Result<()> {
+/// Lets happen what is planned, when its time comes. Returns how often what happened.
+fn carry_out(
+    plan: &[Planned],
+    nodes: &mut Nodes,
+    clients: &Clients,
+    findings: &mut Findings,
+) -> Result<BTreeMap<String, usize>> {
     let mut events: Vec<(Duration, bool, usize)> = plan
         .iter()
         .enumerate()
@@ -310,13 +348,29 @@ fn carry_out(plan: &[Planned], nodes: &mut Nodes, clients: &Clients, findings: &
     // Nodes whose disk is full, or was until then.
     let mut full: HashMap<usize, Option<Instant>> = HashMap::new();
     let mut floods: HashMap<usize, Flood> = HashMap::new();
-    for (at, begins, number) in events {
-        while began.elapsed() < at {
-            thread::sleep(LOOK_PAUSE.min(at.saturating_sub(began.elapsed())));
+    let mut moves = Moves::new(nodes.seats().len());
+    let mut happened: BTreeMap<String, usize> = BTreeMap::new();
+    // Time that went by until a log had no room any more is not part of the plan.
+    let mut late = Duration::ZERO;
+    // The last change may still take its time.
+    let last = (plan.iter().map(|planned| planned.to).max().unwrap_or_default(), false, usize::MAX);
+    for (at, begins, number) in events.into_iter().chain([last]) {
+        let moved_until = Instant::now() + moves::MOVE_MAX;
+        let must_move =
+            |moves: &Moves| number == usize::MAX && moves.is_moving() && Instant::now() < moved_until;
+        while began.elapsed() < at + late || must_move(&moves) {
+            thread::sleep(LOOK_PAUSE);
+            if let Some(told) = moves.look(nodes)? {
+                println!("{:7.1} s  {told}", began.elapsed().as_secs_f64());
+                clients.reach(nodes.addresses());
+            }
             for (node, status) in nodes.ended()? {
                 let excuse = full.get(&node);
                 let words = nodes.last_words(node);
                 println!("{:7.1} s  node {} ended: {status}", began.elapsed().as_secs_f64(), node + 1);
+                if moves.is_leaving(node) {
+                    continue;
+                }
                 if !excuse.is_some_and(|until| until.is_none_or(|until| until.elapsed() < DISK_AFTERMATH)) {
                     findings.violations.push(format!("node {} ended by itself: {status}: {words}", node + 1));
                 }
@@ -326,42 +380,69 @@ fn carry_out(plan: &[Planned], nodes: &mut Nodes, clients: &Clients, findings: &
             }
             if clients.have_violations() {
                 findings.violations.push("the faults ended early".into());
-                return end_all(plan, nodes);
+                end_all(plan, nodes, &mut moves);
+                return Ok(happened);
             }
         }
-        let fault = plan[number].fault;
+        let Some(Planned { from, to, fault }) = plan.get(number).copied() else { break };
+        let name = |place: usize| format!("node {}", moves.seat(place) + 1);
         if begins {
-            let lasts = (plan[number].to - plan[number].from).as_secs_f64();
-            println!("{:7.1} s  {fault} for {lasts:.1} s", at.as_secs_f64());
-            begin(fault, number, nodes)?;
+            println!(
+                "{:7.1} s  {} for {:.1} s",
+                began.elapsed().as_secs_f64(),
+                fault.named(name),
+                (to - from).as_secs_f64()
+            );
+            *happened.entry(fault.kind()).or_default() += 1;
+            let skipped = moves.skipped;
+            begin(fault, number, nodes, &mut moves)?;
+            if moves.skipped > skipped {
+                *happened.entry(format!("{} skipped", fault.kind())).or_default() += 1;
+            }
+            clients.reach(nodes.addresses());
         } else {
-            end(fault, number, nodes)?;
+            end(fault, number, nodes, &mut moves)?;
         }
-        if let Fault::FillDisk(node) = fault {
+        if let Fault::FillDisk(place) = fault {
+            let node = moves.seat(place);
             full.insert(node, (!begins).then(Instant::now));
-            match begins {
-                true => drop(floods.insert(node, Flood::start(nodes.addresses()[node]))),
-                false => drop(floods.remove(&node)),
+            if begins {
+                floods.insert(node, Flood::start(nodes.address(node)));
+                let filling = Instant::now();
+                let is_full = nodes.wait_until_log_is_full(node)?;
+                late += filling.elapsed();
+                let so = if is_full { "has no room" } else { "still has room" };
+                println!("           its log {so} after {:.1} s", filling.elapsed().as_secs_f64());
+                *happened.entry("FillDisk noticed by the log".into()).or_default() += usize::from(is_full);
+            } else {
+                floods.remove(&node);
             }
         }
     }
-    Ok(())
+    if moves.is_moving() {
+        findings.violations.push(format!("a node did not get in or out within {:?}", moves::MOVE_MAX));
+    }
+    happened.insert("moves over".into(), moves.done);
+    Ok(happened)
 }
 
 /// Nothing is wrong any more.
-fn end_all(plan: &[Planned], nodes: &mut Nodes) -> Result<()> {
+fn end_all(plan: &[Planned], nodes: &mut Nodes, moves: &mut Moves) {
     for (number, planned) in plan.iter().enumerate() {
         // A disk that was not filled is not emptied.
-        let _ = end(planned.fault, number, nodes);
+        let _ = end(planned.fault, number, nodes, moves);
     }
-    Ok(())
 }
 
-fn begin(fault: Fault, number: usize, nodes: &mut Nodes) -> Result<()> {
+fn begin(fault: Fault, number: usize, nodes: &mut Nodes, moves: &mut Moves) -> Result<()> {
+    if let Fault::Replace(place) = fault {
+        return moves.replace(place, nodes);
+    }
+    let fault = fault.at(|place| moves.seat(place));
     let cut = Way { is_cut: true, ..Way::default() };
     let [hears, speaks] = match fault {
         Fault::Isolate(node) | Fault::Deafen(node) | Fault::Delay(node, _) | Fault::Lose(node, _) => {
-            faults::ways_of(node, nodes.len())
+            faults::ways_of(node, &nodes.seats())
         }
         _ => Default::default(),
     };
@@ -370,8 +451,8 @@ fn begin(fault: Fault, number: usize, nodes: &mut Nodes) -> Result<()> {
         Fault::Kill(node) => nodes.kill(node)?,
         Fault::KillAll => {
             // First all at once, then one by one, to clean up.
-            (0..nodes.len()).try_for_each(|node| nodes.signal(node, Signal::KILL))?;
-            (0..nodes.len()).try_for_each(|node| nodes.kill(node))?;
+            nodes.seats().into_iter().try_for_each(|node| nodes.signal(node, Signal::KILL))?;
+            nodes.seats().into_iter().try_for_each(|node| nodes.kill(node))?;
         }
         Fault::Pause(node) => nodes.signal(node, Signal::STOP)?,
         Fault::Isolate(_) => nodes.ways.begin(number, both(), cut),
@@ -383,18 +464,26 @@ fn begin(fault: Fault, number: usize, nodes: &mut Nodes) -> Result<()> {
             nodes.ways.begin(number, both(), Way { loss_percent, ..Way::default() });
         }
         Fault::FillDisk(node) => nodes.fill_disk(node)?,
+        Fault::Visit => moves.visit(nodes)?,
+        Fault::Replace(_) => {} // above: it is about a place
     }
     Ok(())
 }
 
-fn end(fault: Fault, number: usize, nodes: &mut Nodes) -> Result<()> {
-    match fault {
+fn end(fault: Fault, number: usize, nodes: &mut Nodes, moves: &mut Moves) -> Result<()> {
+    match fault.at(|place| moves.seat(place)) {
         Fault::Kill(node) => nodes.start(node),
-        Fault::KillAll => (0..nodes.len()).try_for_each(|node| nodes.start(node)),
+        Fault::KillAll => nodes.seats().into_iter().try_for_each(|node| nodes.start(node)),
         Fault::Pause(node) => nodes.signal(node, Signal::CONT),
         Fault::FillDisk(node) => {
             nodes.empty_disk(node)?;
             nodes.start(node)
+        }
+        // It is over when the cluster says so.
+        Fault::Replace(_) => Ok(()),
+        Fault::Visit => {
+            moves.end_visit();
+            Ok(())
         }
         _ => {
             nodes.ways.end(number);
@@ -422,7 +511,7 @@ fn compare_replicas(nodes: &mut Nodes, findings: &mut Findings) -> Result<()> {
         nodes.stop()?;
         let digests = nodes.digests()?;
         let mut replicas: BTreeMap<u64, Vec<(usize, &nodes::Digest)>> = BTreeMap::new();
-        for (node, held) in digests.iter().enumerate() {
+        for (node, held) in nodes.seats().into_iter().zip(&digests) {
             held.iter()
                 .for_each(|digest| replicas.entry(digest.partition).or_default().push((node + 1, digest)));
         }
@@ -454,7 +543,7 @@ fn compare_replicas(nodes: &mut Nodes, findings: &mut Findings) -> Result<()> {
             break;
         }
         println!("{} replicas are behind: the nodes go on for a while", behind.len());
-        for node in 0..nodes.len() {
+        for node in nodes.seats() {
             nodes.start(node)?;
         }
         nodes.wait_until_whole()?;
@@ -462,14 +551,11 @@ fn compare_replicas(nodes: &mut Nodes, findings: &mut Findings) -> Result<()> {
     nodes.check_folders()
 }
 
-fn report(plan: &[Planned], recorded: &Recorded) {
-    let mut kinds: BTreeMap<String, usize> = BTreeMap::new();
-    for planned in plan {
-        let kind = format!("{:?}", planned.fault);
-        *kinds.entry(kind.split('(').next().unwrap_or_default().to_string()).or_default() += 1;
+fn report(happened: &BTreeMap<String, usize>, recorded: &Recorded) {
+    println!("faults:");
+    for (kind, count) in happened {
+        println!("  {count:5} {kind}");
     }
-    let kinds: Vec<String> = kinds.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
-    println!("{} faults: {}", plan.len(), kinds.join(", "));
     let (mut added, mut refused, mut read) = (0, 0, 0);
     let mut waits_us: Vec<u64> = Vec::with_capacity(recorded.operations.len());
     for operation in &recorded.operations {

@@ -1,8 +1,9 @@
 //! The nodes: real servers, founded by the command line, each where the network puts it.
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
-use std::io::Write;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -27,6 +28,13 @@ const REPLICAS: usize = 3;
 const SMALL_DISK: &str = "size=600m";
 /// How long a cluster may take to begin, or a server to end.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a cluster may take to begin whose first folder has counters.
+const BEGIN_MAX: Duration = Duration::from_secs(600);
+/// How long it may take to use up what a log has reserved, and how long a log that had more to write stands still then.
+const FILL_MAX: Duration = Duration::from_secs(60);
+const STANDS_STILL: Duration = Duration::from_secs(2);
+/// How long a node may take to describe the cluster.
+const HTTP_MAX: Duration = Duration::from_secs(1);
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
 
 /// How nodes reach each other.
@@ -40,7 +48,7 @@ pub enum Form {
     Direct,
 }
 
-/// All nodes.
+/// All nodes, by their seats: one that left is never followed by another in its seat.
 pub struct Nodes {
     binary: PathBuf,
     folder: PathBuf,
@@ -55,7 +63,10 @@ struct Node {
     data: PathBuf,
     log: PathBuf,
     resp: SocketAddr,
+    http: SocketAddr,
     running: Option<Running>,
+    /// Whether it left for good, and its folder with it.
+    is_gone: bool,
     /// A file system of its own, mounted around the data.
     small_disk: Option<Mount>,
 }
@@ -85,12 +96,13 @@ impl Drop for Mount {
 }
 
 impl Nodes {
-    /// Founds a cluster and waits until it serves.
-    pub fn found(binary: &Path, folder: &Path, count: usize, form: Form) -> Result<Nodes> {
-        let ways = Arc::new(Ways::new(count));
-        let processes: proxy::Processes = Arc::new((0..count).map(|_| AtomicU32::new(0)).collect());
+    /// Founds a cluster and waits until it serves. So many more nodes may join later.
+    pub fn found(binary: &Path, folder: &Path, count: usize, more: usize, form: Form) -> Result<Nodes> {
+        let seats = count + more;
+        let ways = Arc::new(Ways::new(seats));
+        let processes: proxy::Processes = Arc::new((0..seats).map(|_| AtomicU32::new(0)).collect());
         if form == Form::Namespaces {
-            switch::start(folder, count, &ways)?;
+            switch::start(folder, seats, &ways)?;
         }
         let mut nodes = Nodes {
             binary: binary.to_path_buf(),
@@ -101,7 +113,7 @@ impl Nodes {
             processes,
         };
         for node in 0..count {
-            nodes.prepare(node)?;
+            nodes.prepare(node, node < 2)?;
         }
         for node in 0..count {
             nodes.start(node)?;
@@ -110,23 +122,23 @@ impl Nodes {
         Ok(nodes)
     }
 
-    fn prepare(&mut self, node: usize) -> Result<()> {
+    fn prepare(&mut self, node: usize, on_small_disk: bool) -> Result<()> {
         let home = self.folder.join(format!("node-{}", node + 1));
         std::fs::create_dir_all(&home)?;
         // Most nodes keep a real disk: syncing it is part of what may go wrong.
-        let small_disk = if node < 2 && self.form != Form::Direct { mount(&home) } else { None };
-        let (peer, address, resp) = match self.form {
+        let small_disk = if on_small_disk && self.form != Form::Direct { mount(&home) } else { None };
+        let (peer, address, resp, http) = match self.form {
             Form::Namespaces => {
                 let at = |port: u16| SocketAddr::from((switch::address(node), port));
-                (at(7074), at(7074), at(7071))
+                (at(7074), at(7074), at(7071), at(7070))
             }
             Form::Proxy => {
-                let [peer, resp] = two_free_addresses()?;
-                (peer, proxy::start(node, peer, &self.processes, &self.ways)?, resp)
+                let [peer, resp, http] = free_addresses()?;
+                (peer, proxy::start(node, peer, &self.processes, &self.ways)?, resp, http)
             }
             Form::Direct => {
-                let [peer, resp] = two_free_addresses()?;
-                (peer, peer, resp)
+                let [peer, resp, http] = free_addresses()?;
+                (peer, peer, resp, http)
             }
         };
         let data = home.join("data");
@@ -140,7 +152,7 @@ impl Nodes {
             self.call(&["cluster", "join", text(&invitation), "--data", text(&data)], &place)?;
         }
         let log = self.folder.join(format!("node-{}.log", node + 1));
-        self.nodes.push(Node { data, log, resp, small_disk, running: None });
+        self.nodes.push(Node { data, log, resp, http, small_disk, running: None, is_gone: false });
         Ok(())
     }
 
@@ -155,14 +167,107 @@ impl Nodes {
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// How many.
-    pub fn len(&self) -> usize {
-        self.nodes.len()
+    /// The seats of those that have not left.
+    pub fn seats(&self) -> Vec<usize> {
+        (0..self.nodes.len()).filter(|seat| !self.nodes[*seat].is_gone).collect()
     }
 
     /// Where clients reach them.
     pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.nodes.iter().map(|node| node.resp).collect()
+        self.nodes.iter().filter(|node| !node.is_gone).map(|node| node.resp).collect()
+    }
+
+    /// Where clients reach one of them.
+    pub fn address(&self, number: usize) -> SocketAddr {
+        self.nodes[number].resp
+    }
+
+    /// Whether another can join.
+    pub fn has_room(&self) -> bool {
+        self.nodes.len() < self.processes.len()
+    }
+
+    /// A new node joins by an invitation of the first. Returns its seat.
+    pub fn join(&mut self, on_small_disk: bool) -> Result<usize> {
+        ensure!(self.has_room(), "no seats are left");
+        let number = self.nodes.len();
+        self.prepare(number, on_small_disk)?;
+        self.start(number)?;
+        Ok(number)
+    }
+
+    /// Tells the cluster that a node shall leave; whether it has heard that.
+    pub fn remove(&self, number: usize) -> bool {
+        let path = format!("/api/v1/cluster/nodes/{}", number + 1);
+        let others = self.nodes.iter().enumerate().filter(|(other, _)| *other != number);
+        let mut running = others.map(|(_, node)| node).filter(|node| node.running.is_some());
+        running.any(|node| http(node.http, "DELETE", &path).is_some())
+    }
+
+    /// Kills a node and deletes all it had.
+    pub fn destroy(&mut self, number: usize) -> Result<()> {
+        self.kill(number)?;
+        let node = &mut self.nodes[number];
+        std::fs::remove_dir_all(&node.data)?;
+        node.small_disk = None;
+        node.is_gone = true;
+        Ok(())
+    }
+
+    /// The cluster as these nodes describe it, if they can.
+    fn described(&self, seats: &[usize]) -> Vec<Option<Value>> {
+        seats.iter().map(|seat| http(self.nodes[*seat].http, "GET", "/api/v1/cluster")).collect()
+    }
+
+    /// Whether somebody else says that a node belongs to the cluster.
+    pub fn has(&self, number: usize) -> bool {
+        let has = |told: Value| told["nodes"].as_array().is_some_and(|nodes| has_seat(nodes, number));
+        let others: Vec<usize> = self.seats().into_iter().filter(|seat| *seat != number).collect();
+        self.described(&others).into_iter().flatten().any(has)
+    }
+
+    /// Whether these and nobody else belong to the cluster and are given partitions, and whoever leads one finds it where it
+    /// should be.
+    pub fn is_settled(&self, seats: &[usize]) -> bool {
+        let mut settled = BTreeSet::new();
+        for told in self.described(seats) {
+            let Some(told) = told else { return false };
+            let nodes = told["nodes"].as_array().cloned().unwrap_or_default();
+            if nodes.len() != seats.len() || !seats.iter().all(|seat| has_seat(&nodes, *seat)) {
+                return false;
+            }
+            let mut holders = BTreeSet::new();
+            for partition in told["partitions"].as_array().into_iter().flatten() {
+                holders
+                    .extend(partition["replicas"].as_array().into_iter().flatten().filter_map(Value::as_u64));
+                match &partition["settled"] {
+                    Value::Bool(true) => drop(settled.insert(partition["partition"].as_u64())),
+                    Value::Bool(false) => return false,
+                    _ => {}
+                }
+            }
+            // Who has joined is given its share a moment later.
+            if holders != seats.iter().map(|seat| *seat as u64 + 1).collect() {
+                return false;
+            }
+        }
+        settled.len() == PARTITIONS
+    }
+
+    /// The replicas that their leaders find behind, or have not heard of: partition, seat.
+    pub fn behind(&self) -> Vec<(u64, usize)> {
+        let told = self.described(&self.seats());
+        let partitions =
+            told.iter().flatten().flat_map(|told| told["partitions"].as_array().into_iter().flatten());
+        let mut behind = Vec::new();
+        for partition in partitions {
+            let others = partition["behind"].as_array().into_iter().flatten();
+            for other in others.filter(|other| other["entries"].as_u64() != Some(0)) {
+                let seat = other["node"].as_u64().unwrap_or_default() as usize - 1;
+                behind.push((partition["partition"].as_u64().unwrap_or_default(), seat));
+            }
+        }
+        behind
     }
 
     /// The processes of those that run.
@@ -175,9 +280,9 @@ impl Nodes {
         self.nodes.iter().map(|node| node.log.clone()).collect()
     }
 
-    /// The nodes whose disk can be filled without harm to anybody else.
-    pub fn with_small_disk(&self) -> Vec<usize> {
-        (0..self.nodes.len()).filter(|node| self.nodes[*node].small_disk.is_some()).collect()
+    /// Whether the disk of a node can be filled without harm to anybody else.
+    pub fn has_small_disk(&self, number: usize) -> bool {
+        self.nodes[number].small_disk.is_some()
     }
 
     /// Starts a node that does not run.
@@ -205,6 +310,9 @@ impl Nodes {
                 "serve",
                 "--insecure",
                 "--http",
+                &node.http.to_string(),
+                // Nobody asks there, but two nodes on one machine cannot have the same.
+                "--resp-cluster",
                 "127.0.0.1:0",
                 "--resp",
                 &node.resp.to_string(),
@@ -265,6 +373,30 @@ impl Nodes {
         Ok(())
     }
 
+    /// Waits until the log of a node on a full disk has used up what it had reserved: it stands still although there is more to
+    /// write. Returns whether that came to pass in time; a node that ended over it counts too.
+    pub fn wait_until_log_is_full(&mut self, number: usize) -> Result<bool> {
+        let began = Instant::now();
+        let (mut end, mut moved) = (None, Instant::now());
+        while began.elapsed() < FILL_MAX {
+            let node = &mut self.nodes[number];
+            if let Some(running) = &mut node.running
+                && running.child.try_wait()?.is_some()
+            {
+                return Ok(true);
+            }
+            let now = fact(node.resp, "log_end");
+            if now.is_some() && now != end {
+                (end, moved) = (now, Instant::now());
+            }
+            if now.is_some() && moved.elapsed() > STANDS_STILL {
+                return Ok(true);
+            }
+            thread::sleep(LOOK_PAUSE);
+        }
+        Ok(false)
+    }
+
     /// Makes room again.
     pub fn empty_disk(&self, number: usize) -> Result<()> {
         Ok(std::fs::remove_file(self.ballast(number))?)
@@ -276,10 +408,10 @@ impl Nodes {
 
     /// Waits until all know each other and every partition is where it shall be.
     pub fn wait_until_whole(&mut self) -> Result<()> {
-        let until = Instant::now() + PATIENCE;
-        let count = self.nodes.len();
+        let until = Instant::now() + BEGIN_MAX;
+        let count = self.seats().len();
         loop {
-            let facts: Vec<Option<(usize, usize)>> = self.nodes.iter().map(|node| facts(node.resp)).collect();
+            let facts: Vec<Option<(usize, usize)>> = self.addresses().into_iter().map(facts).collect();
             let knows_all = facts.iter().all(|facts| facts.is_some_and(|(nodes, _)| nodes == count));
             let held: usize = facts.iter().flatten().map(|(_, held)| held).sum();
             if knows_all && held == PARTITIONS * REPLICAS.min(count) {
@@ -331,12 +463,12 @@ impl Nodes {
                 })
                 .collect())
         };
-        self.nodes.iter().map(digest).collect()
+        self.nodes.iter().filter(|node| !node.is_gone).map(digest).collect()
     }
 
     /// Whether the folders of all stopped nodes are whole.
     pub fn check_folders(&self) -> Result<()> {
-        for node in &self.nodes {
+        for node in self.nodes.iter().filter(|node| !node.is_gone) {
             self.call(&["check", "--quiet", text(&node.data)], &[])?;
         }
         Ok(())
@@ -354,6 +486,11 @@ pub struct Digest {
     pub digest: String,
 }
 
+/// Whether the node of a seat is among these.
+fn has_seat(nodes: &[Value], seat: usize) -> bool {
+    nodes.iter().any(|node| node["node"].as_u64() == Some(seat as u64 + 1))
+}
+
 fn text(path: &Path) -> &str {
     path.to_str().unwrap_or_default()
 }
@@ -367,23 +504,39 @@ fn mount(home: &Path) -> Option<Mount> {
 }
 
 /// Below the ports that the system gives out by itself: a node that is down for a while must find its own free.
-fn two_free_addresses() -> Result<[SocketAddr; 2]> {
+fn free_addresses() -> Result<[SocketAddr; 3]> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {
         let number = (std::process::id() % 997) * 11 + NEXT.fetch_add(1, Ordering::Relaxed);
-        let port = 12_000 + (number % 9_000) as u16 * 2;
-        let addresses = [port, port + 1].map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        let port = 12_000 + (number % 6_000) as u16 * 3;
+        let addresses = [port, port + 1, port + 2].map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         if addresses.iter().all(|address| TcpListener::bind(address).is_ok()) {
             return Ok(addresses);
         }
     }
 }
 
+/// A request without a body, and its answer if it is a good one. Who stands still is not waited for.
+fn http(address: SocketAddr, method: &str, path: &str) -> Option<Value> {
+    let mut stream = TcpStream::connect_timeout(&address, HTTP_MAX).ok()?;
+    stream.set_read_timeout(Some(HTTP_MAX)).ok()?;
+    let request =
+        format!("{method} {path} HTTP/1.1\r\nHost: quipu\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).ok()?;
+    let (head, body) = reply.split_once("\r\n\r\n")?;
+    let is_good = head.split(' ').nth(1) == Some("200");
+    is_good.then(|| serde_json::from_str(body).ok())?
+}
+
 /// How many nodes a server knows, and how many partitions it holds.
 fn facts(address: SocketAddr) -> Option<(usize, usize)> {
+    Some((fact(address, "cluster_nodes")?, fact(address, "cluster_partitions_held")?))
+}
+
+/// A number that a server tells of itself.
+fn fact(address: SocketAddr, name: &str) -> Option<usize> {
     let info = Connection::open(address).ok()?.info().ok()?;
-    let fact = |name: &str| {
-        info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().parse::<usize>().ok())
-    };
-    Some((fact("cluster_nodes")?, fact("cluster_partitions_held")?))
+    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().parse().ok())
 }
