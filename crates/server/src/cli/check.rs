@@ -26,11 +26,11 @@ pub struct Args {
 impl Args {
     /// Reads every counter and compares the sums with the ledgers.
     pub fn run(&self) -> Result<(), Failure> {
-        if ClusterFolder::find(&self.folder).is_some() {
-            return Err(Failure::general(format!(
-                "{} is the data folder of a node of a cluster, whose sums are kept by all replicas together; `quipu cluster digest` reads it",
-                self.folder.display()
-            )));
+        if ClusterFolder::find(&self.folder).is_some() && !self.quiet {
+            eprintln!(
+                "note: a node's folder; changes that are in its log and in no checkpoint yet are not looked at, \
+                 `quipu cluster digest` does"
+            );
         }
         // Until the log has been read nobody knows how many counters there are.
         let bar = progress::spinner(&format!("checking {}", self.folder.display()), self.quiet);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use quipu_counting::Counters;
-use quipu_engine::Engine;
+use quipu_engine::{Engine, OpenError};
 use quipu_server::clock::Clock;
 use quipu_server::resp::{Options, RespServer};
 use quipu_store::Durability;
@@ -44,7 +44,16 @@ impl Quipu {
 
     fn open(&mut self, durability: Durability, change: impl FnOnce(&mut Options)) {
         let options = quipu_engine::Options { durability, ..quipu_engine::Options::default() };
-        let engine = Engine::open(self.folder.path(), options).expect("an engine");
+        // A thread of the one before may still be about to end, and keeps the folder until then.
+        let until = Instant::now() + Duration::from_secs(10);
+        let engine = loop {
+            match Engine::open(self.folder.path(), options.clone()) {
+                Err(OpenError::Locked(_)) if Instant::now() < until => {
+                    std::thread::sleep(Duration::from_millis(10))
+                }
+                opened => break opened.expect("an engine"),
+            }
+        };
         self.server = Some(start_front(engine.clone(), change));
         self.engine = Some(engine);
     }
