@@ -13,7 +13,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::blocking::blocking;
 use crate::meta::{Change, Meta};
-use crate::node::{ANSWER_MAX, Node, encode_nodes, question, read_nodes, within};
+use crate::node::{ANSWER_MAX, Node, within};
+use crate::questions::{encode_nodes, kind, question, read_nodes};
 use crate::raft::{Group, NodeId, NotDone};
 
 /// Nodes that have a say about the cluster itself; more would only make it slower.
@@ -72,7 +73,8 @@ impl Node {
         };
         let all = (first..self.partitions).chain(0..first).map(|partition| {
             let replicas = meta.placement.replicas[usize::from(partition)].iter().copied().collect();
-            let asked = question(20, partition, |out| out.extend_from_slice(&encode_nodes(&replicas)));
+            let asked =
+                question(kind::RESHAPE, partition, |out| out.extend_from_slice(&encode_nodes(&replicas)));
             self.ask_leader(partition, asked, |reader| reader.flag())
         });
         let done = futures_util::future::join_all(all).await;
@@ -133,7 +135,7 @@ impl Node {
         }
         let all = meta.placement.replicas.iter().zip(0u16..).filter_map(|(replicas, partition)| {
             let first = *replicas.first()?;
-            let asked = question(22, partition, |out| put_varint(out, first));
+            let asked = question(kind::LET_LEAD, partition, |out| put_varint(out, first));
             Some(self.ask_leader(partition, asked, |_| Ok(())))
         });
         futures_util::future::join_all(all).await;
@@ -173,7 +175,7 @@ impl Node {
         within(ANSWER_MAX, group.confirm()).await?;
         let complete_at = group.status().applied.map_or(0, |applied| applied + 1);
         for node in &new {
-            let asked = question(21, partition, |out| put_varint(out, complete_at));
+            let asked = question(kind::HOLD, partition, |out| put_varint(out, complete_at));
             self.ask(*node, asked, ANSWER_MAX, |_| Ok(())).await?;
             in_time(group.add_listener(*node)).await.map_err(NotDone::Stopped)?;
         }
@@ -241,7 +243,8 @@ impl Node {
 
     /// Whether whoever leads a partition says that this node is none of its own.
     async fn is_stray(&self, partition: u16) -> bool {
-        let members = self.ask_leader(partition, question(19, partition, |_| {}), read_nodes).await;
+        let members =
+            self.ask_leader(partition, question(kind::MEMBERS, partition, |_| {}), read_nodes).await;
         members.is_ok_and(|members| !members.contains(&self.id))
     }
 

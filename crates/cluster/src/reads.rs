@@ -18,8 +18,10 @@ use quipu_wire::batch::{put_batch, put_replies, read_batch, read_replies};
 use quipu_wire::entry::{Malformed, Reader, put_varint};
 use tokio::time::Instant;
 
-use crate::node::{Node, copy, only_looks, question, read_partition};
+use crate::node::Node;
+use crate::questions::{kind, question, read_partition};
 use crate::raft::{Group, NodeId, NotDone};
+use crate::routing::{copy, only_looks};
 use crate::split::Part;
 
 /// How often leaders are asked while somebody reads this way.
@@ -176,7 +178,7 @@ impl Node {
             return Ok(looked);
         }
         if self.group(part.partition).is_none() {
-            let asked = question(33, part.partition, |out| {
+            let asked = question(kind::LOOK, part.partition, |out| {
                 out.push(u8::from(max_staleness_ms.is_some()));
                 max_staleness_ms.iter().for_each(|most| put_varint(out, *most));
                 put_batch(out, &part.batch);
@@ -238,10 +240,10 @@ impl Node {
     /// Answers the questions of this file.
     pub(crate) async fn answer_look(
         &self,
-        kind: u8,
+        asked_for: u8,
         reader: &mut Reader<'_>,
     ) -> Result<Result<Vec<u8>, NotDone>, Malformed> {
-        if kind == 32 {
+        if asked_for == kind::AGREED {
             let partitions = (0..reader.count()?).map(|_| read_partition(reader));
             let partitions = partitions.collect::<Result<BTreeSet<u16>, _>>()?;
             return Ok(Ok(self.points(partitions).await));

@@ -21,7 +21,8 @@ use quipu_counting::{Action, Batch, KEY_BYTES_MAX, ListOrder, ListPage, ListPlac
 use quipu_wire::entry::{Malformed, Reader, put_bytes, put_cell, put_varint, put_zigzag};
 
 use crate::blocking::blocking;
-use crate::node::{ANSWER_MAX, Node, question, read_partition, within};
+use crate::node::{ANSWER_MAX, Node, within};
+use crate::questions::{kind, question, read_partition};
 use crate::raft::{NodeId, NotDone};
 
 /// Places remembered, one for every page of every walk; the oldest is forgotten first.
@@ -147,7 +148,7 @@ impl Node {
         }
         let nodes: Vec<NodeId> = self.meta(|meta| meta.nodes.keys().copied().collect());
         for node in nodes.into_iter().filter(|known| last_bits(*known) == node) {
-            let asked = question(36, partition, |out| put_varint(out, u64::from(place)));
+            let asked = question(kind::PLACE, partition, |out| put_varint(out, u64::from(place)));
             if let Ok(Some(key)) = self.ask(node, asked, ANSWER_MAX, read_maybe_key).await {
                 return Some(key);
             }
@@ -207,7 +208,7 @@ impl Node {
     }
 
     async fn page(&self, partition: u16, listing: &Listing) -> Result<ListPage, NotDone> {
-        let asked = question(34, partition, |out| put_listing(out, listing));
+        let asked = question(kind::PAGE, partition, |out| put_listing(out, listing));
         self.ask_leader(partition, asked, read_page).await
     }
 
@@ -218,7 +219,7 @@ impl Node {
             if scope == Scope::Led && !self.leads(partition) {
                 continue;
             }
-            let asked = question(35, partition, |out| put_varint(out, draw));
+            let asked = question(kind::DRAW, partition, |out| put_varint(out, draw));
             if let Some(key) = self.ask_leader(partition, asked, read_maybe_key).await? {
                 return Ok(Some(key));
             }
@@ -251,19 +252,19 @@ impl Node {
     /// Answers the questions of this file.
     pub(crate) async fn answer_walk(
         &self,
-        kind: u8,
+        asked_for: u8,
         reader: &mut Reader<'_>,
     ) -> Result<Result<Vec<u8>, NotDone>, Malformed> {
         let partition = read_partition(reader)?;
-        Ok(match kind {
-            34 => {
+        Ok(match asked_for {
+            kind::PAGE => {
                 let listing = read_listing(reader)?;
                 let page = self.of_led(partition, move |node, now_ms| {
                     node.engine.list_of(partition, &listing, now_ms).map_err(|error| error.to_string())
                 });
                 page.await.map(|page| encode_page(&page))
             }
-            35 => {
+            kind::DRAW => {
                 let draw = reader.varint()?;
                 let key = self.of_led(partition, move |node, now_ms| {
                     node.engine.draw_key_of(partition, draw, now_ms).map_err(|error| error.to_string())

@@ -5,8 +5,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Context;
+use quipu_cluster::belonging::NotJoined;
 use quipu_cluster::meta::{LEVEL, Member};
-use quipu_cluster::node::{Node, NotJoined, Settings};
+use quipu_cluster::node::{Node, Settings};
 use quipu_cluster::peers::Peers;
 use quipu_cluster::raft::Pace;
 use quipu_cluster::transport::Transport;

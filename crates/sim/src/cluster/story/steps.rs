@@ -26,8 +26,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use quipu_cluster::belonging::NotJoined;
 use quipu_cluster::meta::Change;
-use quipu_cluster::node::{Node, NotJoined};
+use quipu_cluster::node::Node;
 use quipu_cluster::raft::NodeId;
 use quipu_counting::slot::{partition, slot};
 use quipu_counting::{Action, Add, Batch, Reply};

@@ -1,0 +1,129 @@
+//! How a cluster begins, how nodes come to it, and what all of them agree on.
+
+use std::time::Duration;
+
+use quipu_counting::Policy;
+use tokio::time::Instant;
+
+use crate::command;
+use crate::meta::{Change, Member};
+use crate::node::{ANSWER_MAX, Node, within};
+use crate::questions::{LOOK_AGAIN, kind, question, read_refused};
+use crate::raft::{NodeId, NotDone};
+
+/// How long somebody who wants to join asks before saying that it does not work.
+const JOIN_MAX: Duration = Duration::from_secs(3);
+/// How long it waits for one of those it asks.
+pub(crate) const JOIN_ASK_MAX: Duration = Duration::from_secs(2);
+
+/// Why a node does not belong to its cluster.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotJoined {
+    /// Nobody has said yes or no.
+    #[error("{0}")]
+    NotYet(String),
+    /// It is not wanted, for ever.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl Node {
+    /// The first node of a new cluster: everything this folder has counted is its beginning.
+    pub async fn found(&self, cluster: u128, replicas: u16, member: Member) -> Result<(), String> {
+        if self.meta.read(|meta| meta.cluster != 0) {
+            return Err("this data folder belongs to a cluster already".into());
+        }
+        for partition in 0..self.partitions {
+            self.hold(partition, 0).await?;
+            let Some(group) = self.group(partition) else { continue };
+            if !group.is_founded().await? {
+                group.found(&[self.id]).await?;
+            }
+            group.has_leader(ANSWER_MAX).await?;
+            // What was counted before is in no log: whoever joins must begin with a snapshot.
+            group.compact().await?;
+        }
+        // What an earlier attempt did before it broke off is done.
+        if !self.nodes.is_founded().await? {
+            self.nodes.found(&[self.id]).await?;
+        }
+        self.nodes.has_leader(ANSWER_MAX).await?;
+        let (partitions, node) = (self.partitions, self.id);
+        self.change(Change::Found { cluster, partitions, replicas, node, member }).await
+    }
+
+    /// Joins a cluster through one of these nodes, or says again where it is. It has its share once it is told so.
+    pub async fn join(&self, through: &[NodeId], member: &Member) -> Result<(), NotJoined> {
+        let question = [&[kind::CHANGE], &Change::Join(self.id, member.clone()).encode()[..]].concat();
+        let until = Instant::now() + JOIN_MAX;
+        let mut others = through.iter().cycle();
+        let mut hint = None;
+        loop {
+            let Some(asked) = hint.take().or_else(|| others.next().copied()) else {
+                return Err(NotJoined::NotYet("there is nobody to ask".into()));
+            };
+            match self.ask(asked, question.clone(), JOIN_ASK_MAX, read_refused).await {
+                Ok(None) => return Ok(()),
+                Ok(Some(why)) => return Err(NotJoined::Refused(why)),
+                Err(NotDone::NotLeader(Some(leader))) if leader != asked => hint = Some(leader),
+                Err(error) if Instant::now() >= until => return Err(NotJoined::NotYet(error.to_string())),
+                Err(_) => tokio::time::sleep(LOOK_AGAIN).await,
+            }
+        }
+    }
+
+    /// Has a change agreed on by all nodes.
+    pub async fn change(&self, change: Change) -> Result<(), String> {
+        let until = Instant::now() + self.patience;
+        let mut hint = None;
+        loop {
+            let target = hint.take().or_else(|| self.nodes.leader());
+            let done = match target {
+                Some(target) if target == self.id => self.change_here(&change).await,
+                Some(target) => {
+                    let question = [&[kind::CHANGE], &change.encode()[..]].concat();
+                    self.ask(target, question, ANSWER_MAX, read_refused).await
+                }
+                None => Err(NotDone::NotLeader(None)),
+            };
+            match done {
+                Ok(None) => return Ok(()),
+                Ok(Some(why)) => return Err(why),
+                Err(NotDone::NotLeader(Some(leader))) if Some(leader) != target => hint = Some(leader),
+                Err(error) if Instant::now() >= until => return Err(error.to_string()),
+                Err(_) => tokio::time::sleep(LOOK_AGAIN).await,
+            }
+        }
+    }
+
+    pub(crate) async fn change_here(&self, change: &Change) -> Result<Option<String>, NotDone> {
+        // Founding makes everything new: what came before it would be forgotten.
+        if !matches!(change, Change::Found { .. }) && self.meta.read(|meta| meta.cluster == 0) {
+            return Err(NotDone::NotLeader(None));
+        }
+        if let Change::Join(node, member) = change {
+            let known = self.meta.read(|meta| meta.nodes.get(node).cloned());
+            // Nodes say again and again that they are there.
+            if known.is_some_and(|known| Member { is_leaving: member.is_leaving, ..known } == *member) {
+                return within(ANSWER_MAX, self.nodes.confirm()).await.map(|()| None);
+            }
+        }
+        within(ANSWER_MAX, self.nodes.propose(change.encode())).await.map(|answer| answer.refused)
+    }
+
+    /// Stores or removes a policy everywhere.
+    pub async fn set_policy(&self, pattern: &[u8], policy: Option<Policy>) -> Result<bool, String> {
+        let existed = self.meta.read(|meta| meta.policies.get(pattern).is_some());
+        self.change(Change::Policy(pattern.to_vec(), policy.clone())).await?;
+        let command = command::policy((self.clock)(), pattern, policy.as_ref());
+        let all = (0..self.partitions).map(|partition| {
+            let question = question(kind::PROPOSE, partition, |out| out.extend_from_slice(&command));
+            self.ask_leader(partition, question, |_| Ok(()))
+        });
+        // Leaders bring what is missing in time; here it is about not answering too early.
+        for told in futures_util::future::join_all(all).await {
+            told.map_err(|error| error.to_string())?;
+        }
+        Ok(existed)
+    }
+}

@@ -1,0 +1,331 @@
+//! What nodes ask each other.
+//!
+//! Questions of one node to another, and answers, beside those of the replicas (`raft/group.rs`, 1 to 6):
+//!
+//! ```text
+//! 16 partition:v batch          do this, or look, if you lead the partition   -> replies
+//! 17 partition:v command        have this agreed on, if you lead it           ->
+//! 18 change                     have this agreed on by all nodes              -> 0 | 1 why refused
+//! 19 partition:v                who belongs to it, if you lead it             -> nodes:v node:v*
+//! 20 partition:v nodes:v node:v*    see that these hold it, if you lead it    -> 0 not yet | 1 they do
+//! 21 partition:v index:v        hold it: its leader will tell you more; take part once you have what is before this entry ->
+//! 22 partition:v node:v         let that node lead, if you do                 ->
+//! 23                            who leads what you hold?                      -> count:v (partition:v leader:v)*
+//! 24 group:v                    would you lead it?                            -> 0 | 1
+//! 25                            up to which entry do all nodes agree, if you lead them? -> index:v
+//! 32 count:v partition:v*       up to which entry is agreed on what you lead? -> count:v (partition:v index:v)*
+//! 33 partition:v (0 | 1 max_staleness_ms:v) batch    look, if you hold it and are not further behind -> staleness_ms:v replies
+//! 34 partition:v listing        a page of its counters, if you lead it        -> more:1 count:v (key cell)*
+//! 35 partition:v draw:v         any of its keys, if you lead it               -> 0 | 1 key
+//! 36 partition:v place:v        what did you remember under this number?      -> 0 | 1 key
+//! listing := prefix order:1 (0 | 1 value:z key) limit:v      order: 0 storage, 1 key, 2 value; only what comes after the place
+//! key, prefix := length:v bytes
+//! answer := 0 (what stands above) | 1 (0 | 1 leader:v) | 2 no quorum | 3 unknown | 4 length:v why it has stopped
+//! ```
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use quipu_counting::Batch;
+use quipu_wire::batch::{put_replies, read_batch};
+use quipu_wire::entry::{Malformed, Reader, put_bytes, put_varint};
+use tokio::time::Instant;
+
+use crate::belonging::JOIN_ASK_MAX;
+use crate::command::{self, Decoded};
+use crate::meta::{Change, removed};
+use crate::node::{ANSWER_MAX, Node, within};
+use crate::raft::group::refusal;
+use crate::raft::{NodeId, NotDone};
+
+/// How long somebody waits who found no leader before looking again.
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// How often somebody follows what others say about who leads, before waiting until they agree.
+pub(crate) const HINTS_MAX: u32 = 3;
+/// How often a node asks who leads the partitions it does not hold, and how long it waits for an answer.
+pub(crate) const HEAR_PAUSE: Duration = Duration::from_secs(1);
+
+/// The first byte of a question. Those of replicas are smaller.
+pub(crate) mod kind {
+    pub const DO: u8 = 16;
+    pub const PROPOSE: u8 = 17;
+    pub const CHANGE: u8 = 18;
+    pub const MEMBERS: u8 = 19;
+    pub const RESHAPE: u8 = 20;
+    pub const HOLD: u8 = 21;
+    pub const LET_LEAD: u8 = 22;
+    pub const LEADERS: u8 = 23;
+    pub const WOULD_LEAD: u8 = 24;
+    pub const AGREED_BY_ALL: u8 = 25;
+    pub const AGREED: u8 = 32;
+    pub const LOOK: u8 = 33;
+    pub const PAGE: u8 = 34;
+    pub const DRAW: u8 = 35;
+    pub const PLACE: u8 = 36;
+}
+
+impl Node {
+    /// Answers a question of another node.
+    pub async fn receive(&self, from: NodeId, asked: &[u8]) -> Bytes {
+        let answer = self.answer(from, asked).await;
+        Bytes::from(answer.unwrap_or_else(|malformed| not_done(&NotDone::Stopped(malformed.to_string()))))
+    }
+
+    async fn answer(&self, from: NodeId, asked: &[u8]) -> Result<Vec<u8>, Malformed> {
+        let mut reader = Reader::new(asked);
+        let asked_for = reader.byte()?;
+        if self.meta.read(|meta| meta.removed.contains(&from)) {
+            let why = removed(from);
+            return Ok(match asked_for {
+                0..kind::DO => refusal(&why),
+                kind::CHANGE => [&[0], &encode_refused(Some(why))[..]].concat(),
+                _ => not_done(&NotDone::Stopped(why)),
+            });
+        }
+        if asked_for < kind::DO {
+            let number = u16::try_from(reader.varint()?).map_err(|_| Malformed("group number"))?;
+            let theirs = u128::from_le_bytes(reader.array()?);
+            let wanted = u128::from_le_bytes(reader.array()?);
+            if wanted != 0 && wanted != self.engine.folder_number() {
+                return Ok(refusal("this node has lost the data folder it had"));
+            }
+            if self.meta.folder(from).is_some_and(|known| known != theirs) {
+                return Ok(refusal("this is not the data folder that node had"));
+            }
+            return Ok(match self.group(number) {
+                _ if number == self.partitions => self.nodes.answer(from, asked_for, &mut reader).await,
+                Some(group) => group.answer(from, asked_for, &mut reader).await,
+                None => refusal("this node does not hold the partition"),
+            });
+        }
+        let done = match asked_for {
+            kind::DO => {
+                let partition = read_partition(&mut reader)?;
+                let mut batch = Batch::default();
+                read_batch(&mut reader, &mut batch)?;
+                self.check_partition(partition, &batch)?;
+                Node::check_size(&batch).map_err(|_| Malformed("a batch beyond all limits"))?;
+                self.do_here(partition, batch).await.map(|replies| {
+                    let mut out = Vec::new();
+                    put_replies(&mut out, &replies);
+                    out
+                })
+            }
+            kind::PROPOSE => {
+                let partition = read_partition(&mut reader)?;
+                let command = asked[asked.len() - reader.len()..].to_vec();
+                if !matches!(command::decode(&command)?, (_, Decoded::Policy(..))) {
+                    return Err(Malformed("only policies are proposed so"));
+                }
+                let _one = self.bringing.lock().await;
+                match self.group(partition) {
+                    Some(group) => within(ANSWER_MAX, group.propose(command)).await.map(|_| Vec::new()),
+                    None => Err(NotDone::NotLeader(None)),
+                }
+            }
+            kind::CHANGE => {
+                let change = Change::decode(&asked[1..])?;
+                match self.change_here(&change).await {
+                    // A stranger does not know where the leader is; whoever knows that asks for itself.
+                    Err(NotDone::NotLeader(Some(leader)))
+                        if leader != self.id && !self.meta.read(|meta| meta.nodes.contains_key(&from)) =>
+                    {
+                        self.ask(leader, asked.to_vec(), JOIN_ASK_MAX, read_refused).await
+                    }
+                    done => done,
+                }
+                .map(encode_refused)
+            }
+            kind::MEMBERS => {
+                let partition = read_partition(&mut reader)?;
+                self.members(partition).await.map(|members| encode_nodes(&members))
+            }
+            kind::RESHAPE => {
+                let partition = read_partition(&mut reader)?;
+                let replicas = read_nodes(&mut reader)?;
+                self.reshape(partition, replicas).map(|is_done| vec![u8::from(is_done)])
+            }
+            kind::HOLD => {
+                let (partition, complete_at) = (read_partition(&mut reader)?, reader.varint()?);
+                self.hold(partition, complete_at).await.map(|()| Vec::new()).map_err(NotDone::Stopped)
+            }
+            kind::LET_LEAD => {
+                let (partition, node) = (read_partition(&mut reader)?, reader.varint()?);
+                match self.leading(partition) {
+                    Ok(group)
+                        if group.heirs(self.id).contains(&node) && self.would_lead(partition, node).await =>
+                    {
+                        group.hand_over(node).await;
+                        Ok(Vec::new())
+                    }
+                    other => other.map(|_| Vec::new()),
+                }
+            }
+            kind::LEADERS => {
+                let known = |partition| Some((partition, self.group(partition)?.leader()?));
+                let leaders: Vec<(u16, NodeId)> = (0..self.partitions).filter_map(known).collect();
+                let mut out = Vec::new();
+                put_varint(&mut out, leaders.len() as u64);
+                for (partition, leader) in leaders {
+                    put_varint(&mut out, u64::from(partition));
+                    put_varint(&mut out, leader);
+                }
+                Ok(out)
+            }
+            kind::WOULD_LEAD => {
+                let number = read_partition(&mut reader)?;
+                let can = match self.group(number) {
+                    _ if number == self.partitions => self.nodes.is_complete(),
+                    Some(group) => group.is_complete(),
+                    None => false,
+                };
+                Ok(vec![u8::from(can && !self.is_stopping.load(Ordering::Acquire))])
+            }
+            kind::AGREED_BY_ALL => {
+                self.nodes.agreed().await.map(encode_number).ok_or(NotDone::NotLeader(None))
+            }
+            kind::AGREED | kind::LOOK => self.answer_look(asked_for, &mut reader).await?,
+            kind::PAGE | kind::DRAW | kind::PLACE => self.answer_walk(asked_for, &mut reader).await?,
+            _ => return Err(Malformed("a question that this version does not know")),
+        };
+        Ok(match done {
+            Ok(body) => [&[0], &body[..]].concat(),
+            Err(why) => not_done(&why),
+        })
+    }
+
+    pub(crate) async fn ask<T>(
+        &self,
+        node: NodeId,
+        asked: Vec<u8>,
+        within: Duration,
+        read: impl FnOnce(&mut Reader<'_>) -> Result<T, Malformed>,
+    ) -> Result<T, NotDone> {
+        let answer = if node == self.id {
+            // Boxed, because answering may ask on.
+            Box::pin(self.receive(node, &asked)).await
+        } else {
+            match tokio::time::timeout(within, self.transport.ask(node, Bytes::from(asked))).await {
+                Ok(Ok(answer)) => answer,
+                Ok(Err(unreached)) if !unreached.was_sent => return Err(NotDone::NotReached(unreached.why)),
+                _ => return Err(NotDone::Unknown),
+            }
+        };
+        let mut reader = Reader::new(&answer);
+        let read = match reader.byte() {
+            Ok(0) => read(&mut reader).map(Ok),
+            Ok(kind) => read_not_done(kind, &mut reader).map(Err),
+            Err(malformed) => Err(malformed),
+        };
+        // What was answered was heard, and perhaps done.
+        read.unwrap_or(Err(NotDone::Unknown))
+    }
+
+    /// Asks whoever leads a partition something that may be asked again.
+    pub(crate) async fn ask_leader<T>(
+        &self,
+        partition: u16,
+        asked: Vec<u8>,
+        read: impl Fn(&mut Reader<'_>) -> Result<T, Malformed>,
+    ) -> Result<T, NotDone> {
+        let until = Instant::now() + self.patience;
+        let (mut hint, mut hints) = (None, 0);
+        loop {
+            for target in hint.take().map_or_else(|| self.candidates(partition), |hint| vec![hint]) {
+                match self.ask(target, asked.clone(), ANSWER_MAX, &read).await {
+                    Err(NotDone::NotLeader(Some(leader))) if leader != target && hints < HINTS_MAX => {
+                        hints += 1;
+                        hint = Some(leader);
+                        break;
+                    }
+                    Err(
+                        NotDone::NotLeader(_) | NotDone::NotReached(_) | NotDone::Unknown | NotDone::NoQuorum,
+                    ) => {}
+                    done => return done,
+                }
+            }
+            if Instant::now() >= until {
+                return Err(NotDone::NotLeader(None));
+            }
+            if hint.is_none() {
+                tokio::time::sleep(LOOK_AGAIN).await;
+                hints = 0;
+            }
+        }
+    }
+}
+
+pub(crate) fn question(kind: u8, partition: u16, put: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut out = vec![kind];
+    put_varint(&mut out, u64::from(partition));
+    put(&mut out);
+    out
+}
+
+pub(crate) fn read_partition(reader: &mut Reader<'_>) -> Result<u16, Malformed> {
+    u16::try_from(reader.varint()?).map_err(|_| Malformed("partition number"))
+}
+
+/// A number of nodes, as they are asked for and told.
+pub(crate) fn encode_nodes(nodes: &BTreeSet<NodeId>) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_varint(&mut out, nodes.len() as u64);
+    nodes.iter().for_each(|node| put_varint(&mut out, *node));
+    out
+}
+
+pub(crate) fn read_nodes(reader: &mut Reader<'_>) -> Result<BTreeSet<NodeId>, Malformed> {
+    (0..reader.count()?).map(|_| reader.varint()).collect()
+}
+
+fn encode_number(number: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_varint(&mut out, number);
+    out
+}
+
+pub(crate) fn read_leaders(reader: &mut Reader<'_>) -> Result<Vec<(u16, NodeId)>, Malformed> {
+    (0..reader.count()?).map(|_| Ok((read_partition(reader)?, reader.varint()?))).collect()
+}
+
+fn encode_refused(refused: Option<String>) -> Vec<u8> {
+    let mut out = vec![u8::from(refused.is_some())];
+    if let Some(why) = refused {
+        put_bytes(&mut out, why.as_bytes());
+    }
+    out
+}
+
+pub(crate) fn read_refused(reader: &mut Reader<'_>) -> Result<Option<String>, Malformed> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if reader.flag()? { reader.bytes().map(|why| Some(text(why))) } else { Ok(None) }
+}
+
+fn not_done(why: &NotDone) -> Vec<u8> {
+    match why {
+        NotDone::NotLeader(leader) => {
+            let mut out = vec![1, u8::from(leader.is_some())];
+            leader.iter().for_each(|leader| put_varint(&mut out, *leader));
+            out
+        }
+        NotDone::NoQuorum => vec![2],
+        NotDone::Unknown => vec![3],
+        NotDone::NotReached(why) | NotDone::Stopped(why) => {
+            let mut out = vec![4];
+            put_bytes(&mut out, why.as_bytes());
+            out
+        }
+    }
+}
+
+fn read_not_done(kind: u8, reader: &mut Reader<'_>) -> Result<NotDone, Malformed> {
+    Ok(match kind {
+        1 => NotDone::NotLeader(if reader.flag()? { Some(reader.varint()?) } else { None }),
+        2 => NotDone::NoQuorum,
+        3 => NotDone::Unknown,
+        4 => NotDone::Stopped(String::from_utf8_lossy(reader.bytes()?).into_owned()),
+        _ => return Err(Malformed("unknown answer; sent by a newer version?")),
+    })
+}

@@ -1,0 +1,209 @@
+//! The way of a batch: to whoever leads the partitions of its counters, into their logs, and back.
+
+use std::sync::{Arc, Weak};
+
+use quipu_counting::slot::{partition as partition_of, slot};
+use quipu_counting::{Action, Batch, Freshness, Group as Bound, GroupKind, Refusal, Reply, Request};
+use quipu_wire::batch::{put_batch, read_replies};
+use quipu_wire::entry::Malformed;
+use tokio::time::Instant;
+
+use crate::blocking::blocking;
+use crate::node::{ANSWER_MAX, Node, within};
+use crate::plant::{Plant, is_planted};
+use crate::questions::{HINTS_MAX, LOOK_AGAIN, kind, question};
+use crate::raft::{Group, NodeId, NotDone};
+use crate::split::{Part, Split};
+use crate::together::{Done, Together};
+
+/// The most requests in one batch: what replicas cannot carry out must not get into their logs.
+const REQUESTS_MAX: usize = quipu_engine::REQUESTS_PER_BATCH_MAX;
+/// The most bytes of a batch, about: an entry must fit a record of the log.
+const BATCH_BYTES_MAX: usize = 12 << 20;
+/// About what a request takes beside its key and id.
+const REQUEST_BYTES: usize = 48;
+
+impl Node {
+    /// Says no to a batch that is too large to be agreed on.
+    pub fn check_size(batch: &Batch) -> Result<(), String> {
+        let (count, bytes) = (batch.requests.len(), batch.bytes_len() + batch.requests.len() * REQUEST_BYTES);
+        match count > REQUESTS_MAX || bytes > BATCH_BYTES_MAX {
+            true => Err(format!(
+                "{count} requests of about {bytes} bytes together; the limits are {REQUESTS_MAX} and {BATCH_BYTES_MAX}, send several"
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// Runs a batch wherever its counters are, and puts the replies into it.
+    pub async fn execute(&self, batch: &mut Batch) {
+        let mut split = Split::of(batch, self.partitions);
+        let parts = std::mem::take(&mut split.parts);
+        let freshness = batch.freshness;
+        let done = parts.into_iter().map(|part| async move {
+            let done = match freshness {
+                Freshness::Eventual { max_staleness_ms } if only_looks(&part.batch) => {
+                    self.look_anywhere(&part, max_staleness_ms).await
+                }
+                _ => self.do_part(&part).await.map(|replies| (0, replies)),
+            };
+            (part.places, done)
+        });
+        for (places, done) in futures_util::future::join_all(done).await {
+            match done {
+                Ok((staleness_ms, replies)) => {
+                    batch.note_staleness(&places, staleness_ms);
+                    split.answer(&places, &replies);
+                }
+                Err(refusal) => split.refuse(&places, refusal),
+            }
+        }
+        batch.replies = split.into_replies();
+    }
+
+    /// Has a part done by whoever leads its partition, looking for that for as long as patience lasts.
+    pub(crate) async fn do_part(&self, part: &Part) -> Result<Vec<Reply>, Refusal> {
+        let until = Instant::now() + self.patience;
+        let mut refusal = Refusal::NoLeader;
+        let mut hints = 0;
+        let mut candidates = self.candidates(part.partition);
+        candidates.reverse();
+        loop {
+            let Some(target) = candidates.pop() else {
+                if Instant::now() >= until {
+                    return Err(refusal);
+                }
+                tokio::time::sleep(LOOK_AGAIN).await;
+                hints = 0;
+                candidates = self.candidates(part.partition);
+                candidates.reverse();
+                continue;
+            };
+            let done = match target == self.id {
+                true => self.do_here(part.partition, copy(&part.batch)).await,
+                false => self.do_there(target, part).await,
+            };
+            match done {
+                Ok(replies) => return Ok(replies),
+                Err(NotDone::NotLeader(Some(leader))) if leader != target && hints < HINTS_MAX => {
+                    hints += 1;
+                    candidates = vec![leader];
+                }
+                Err(NotDone::NotLeader(_) | NotDone::NotReached(_)) => {}
+                Err(NotDone::NoQuorum) => refusal = Refusal::NoQuorum,
+                // A look that was lost has changed nothing.
+                Err(NotDone::Unknown) if only_looks(&part.batch) => {}
+                Err(NotDone::Unknown) if !can_repeat(&part.batch) => return Err(Refusal::OutcomeUnknown),
+                Err(NotDone::Unknown) => refusal = Refusal::OutcomeUnknown,
+                Err(NotDone::Stopped(why)) => {
+                    tracing::warn!("partition {} at node {target}: {why}", part.partition);
+                }
+            }
+            if Instant::now() >= until {
+                return Err(refusal);
+            }
+        }
+    }
+
+    /// Has a part done by another node, if that leads the partition.
+    async fn do_there(&self, target: NodeId, part: &Part) -> Done {
+        let (partition, looks) = (part.partition, only_looks(&part.batch));
+        let way = || {
+            let node = Weak::clone(&self.myself);
+            Together::new(move |batch| {
+                let node = node.upgrade()?;
+                let asked = question(kind::DO, partition, |out| put_batch(out, &batch));
+                Some(Box::pin(async move { node.ask(target, asked, ANSWER_MAX, read_replies).await }))
+            })
+        };
+        let way = self.ways.lock().entry((target, partition, looks)).or_insert_with(way).clone();
+        within(ANSWER_MAX, way.go(copy(&part.batch))).await
+    }
+
+    /// Does a part here, if this node leads the partition.
+    pub(crate) async fn do_here(&self, partition: u16, batch: Batch) -> Done {
+        let held = self.held(partition).ok_or(NotDone::NotLeader(None))?;
+        let way = if only_looks(&batch) { held.looks } else { held.changes };
+        within(ANSWER_MAX, way.go(batch)).await
+    }
+
+    /// Looks at counters, if this node leads their partition for certain.
+    pub(crate) async fn look(&self, partition: u16, group: &Group, batch: Batch) -> Done {
+        if !(is_planted(Plant::ReadsWithoutAsking) && group.leader() == Some(self.id)) {
+            within(ANSWER_MAX, group.confirm()).await?;
+        }
+        let replies = self.read(partition, batch).await?;
+        self.is_still(partition, group)?;
+        Ok(replies)
+    }
+
+    /// A replica that was let go of while it was looked at has shown something that nobody knows.
+    pub(crate) fn is_still(&self, partition: u16, group: &Group) -> Result<(), NotDone> {
+        match self.group(partition) {
+            Some(still) if std::ptr::eq(&*still, group) => Ok(()),
+            _ => Err(NotDone::NotLeader(None)),
+        }
+    }
+
+    /// Looks at the replica that is here.
+    pub(crate) async fn read(&self, partition: u16, mut batch: Batch) -> Done {
+        let now_ms = (self.clock)();
+        let engine = Arc::clone(&self.engine);
+        let failed = |error: &dyn std::fmt::Display| NotDone::Stopped(error.to_string());
+        if engine.read_from_memory(partition, &mut batch, now_ms).map_err(|error| failed(&error))? {
+            return Ok(batch.replies);
+        }
+        let read = move || engine.read(partition, &mut batch, now_ms).map(|()| batch.replies);
+        let read = blocking(read).await.map_err(|error| failed(&error))?;
+        read.map_err(|error| failed(&error))
+    }
+
+    /// Who may lead a partition, likeliest first.
+    pub(crate) fn candidates(&self, partition: u16) -> Vec<NodeId> {
+        let known = self.leader(partition);
+        let placed = self.meta.read(|meta| {
+            let replicas = meta.placement.replicas.get(usize::from(partition)).cloned().unwrap_or_default();
+            let others: Vec<NodeId> =
+                meta.nodes.keys().copied().filter(|node| !replicas.contains(node)).collect();
+            [replicas, others].concat()
+        });
+        let others = placed.into_iter().filter(|node| Some(*node) != known).collect::<Vec<_>>();
+        known.into_iter().chain(others).collect()
+    }
+
+    /// What is not for a partition must not reach its log: no replica could carry it out.
+    pub(crate) fn check_partition(&self, partition: u16, batch: &Batch) -> Result<(), Malformed> {
+        let is_for_it = |(index, request): (usize, &Request)| {
+            request.action.is_global() || partition_of(slot(batch.key(index)), self.partitions) == partition
+        };
+        match batch.requests.iter().enumerate().all(is_for_it) {
+            true => Ok(()),
+            false => Err(Malformed("a request for another partition")),
+        }
+    }
+}
+
+pub(crate) fn copy(batch: &Batch) -> Batch {
+    batch.part(quipu_counting::BatchMark::default(), batch.mark())
+}
+
+/// Whether nothing of it leaves anything behind.
+pub(crate) fn only_looks(batch: &Batch) -> bool {
+    let looks = |action: &Action| !action.is_write();
+    batch.requests.iter().all(|request| looks(&request.action) && request.id.is_none())
+        && !batch.groups.iter().any(|group| matches!(group.kind, GroupKind::Session { .. }))
+}
+
+/// Whether it may be asked again when nobody knows what became of it.
+fn can_repeat(batch: &Batch) -> bool {
+    let in_session = |index: usize| {
+        let holds = |group: &Bound| {
+            matches!(group.kind, GroupKind::Session { .. }) && (group.start..group.end).contains(&index)
+        };
+        batch.groups.iter().any(holds)
+    };
+    let is_safe = |(index, request): (usize, &Request)| {
+        !request.action.is_write() || request.id.is_some() || in_session(index)
+    };
+    batch.requests.iter().enumerate().all(is_safe)
+}
