@@ -8,6 +8,7 @@
 //! | [`chores`] | what a node looks after without being asked |
 //! | [`command`] | what a group of a partition is asked to do |
 //! | [`digest`] | what a node's data folder holds, as numbers that replicas share |
+//! | [`gathering`] | batches of many clients, split together |
 //! | [`meta`] | what all nodes agree on: who they are, who holds what |
 //! | [`node`] | one of the machines: what it holds, how it begins and ends |
 //! | [`peers`] | nodes that reach each other by TCP and TLS |
@@ -28,6 +29,7 @@ pub mod certificates;
 pub mod chores;
 pub mod command;
 pub mod digest;
+pub mod gathering;
 pub mod meta;
 pub mod node;
 pub mod peers;

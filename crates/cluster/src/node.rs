@@ -16,6 +16,7 @@ use quipu_store::cold::ColdStore;
 use crate::blocking::blocking;
 use crate::chores::CHORES_PAUSE;
 use crate::command;
+use crate::gathering::Gathering;
 use crate::meta::Meta;
 use crate::placing::Placing;
 use crate::questions::{HEAR_PAUSE, kind, question, read_leaders};
@@ -49,6 +50,11 @@ pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// How long a replica may take to end; one that waits for room on a full disk has nothing to lose.
 const STOP_MAX: Duration = Duration::from_secs(5);
 
+/// How many entries of one partition may be under way into its log: larger ones are worth more than more of them.
+const CHANGES_MAX: usize = 1;
+/// How many looks at one partition may be under way.
+const LOOKS_MAX: usize = 2;
+
 /// See the head of this file.
 pub struct Node {
     /// For what it does in the background.
@@ -64,6 +70,8 @@ pub struct Node {
     pub(crate) groups: RwLock<Vec<Option<Held>>>,
     /// Who leads the partitions that are not here, as others say; 0 where nobody has said.
     pub(crate) heard: Vec<AtomicU64>,
+    /// Where what clients ask comes together.
+    pub(crate) gathering: Gathering,
     /// The ways to others who lead a partition; changes and looks go apart.
     pub(crate) ways: Mutex<HashMap<(NodeId, u16, bool), Together>>,
     pub(crate) meta: Arc<MetaState>,
@@ -121,6 +129,7 @@ impl Node {
             partitions,
             groups: RwLock::new(vec![None; usize::from(partitions)]),
             heard: (0..partitions).map(|_| AtomicU64::new(0)).collect(),
+            gathering: Gathering::new(Weak::clone(myself)),
             ways: Mutex::default(),
             nodes,
             meta,
@@ -296,12 +305,12 @@ impl Node {
                 .await?;
         let group = Arc::new(group);
         let (changed, clock) = (Arc::downgrade(&group), Arc::clone(&self.clock));
-        let changes = Together::new(move |batch| {
+        let changes = Together::new(CHANGES_MAX, move |batch| {
             let (group, command) = (changed.upgrade()?, command::batch(clock(), &batch));
             Some(Box::pin(async move { group.propose(command).await.map(|answer| answer.replies) }))
         });
         let (looked, node) = (Arc::downgrade(&group), Weak::clone(&self.myself));
-        let looks = Together::new(move |batch| {
+        let looks = Together::new(LOOKS_MAX, move |batch| {
             let (group, node) = (looked.upgrade()?, node.upgrade()?);
             Some(Box::pin(async move { node.look(partition, &group, batch).await }))
         });

@@ -3,23 +3,27 @@
 use std::sync::{Arc, Weak};
 
 use quipu_counting::slot::{partition as partition_of, slot};
-use quipu_counting::{Action, Batch, Freshness, Group as Bound, GroupKind, Refusal, Reply, Request};
+use quipu_counting::{Action, Batch, Group as Bound, GroupKind, Refusal, Reply, Request};
 use quipu_wire::batch::{put_batch, read_replies};
 use quipu_wire::entry::Malformed;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::blocking::blocking;
+use crate::gathering::Answered;
 use crate::node::{ANSWER_MAX, Node, within};
 use crate::plant::{Plant, is_planted};
 use crate::questions::{HINTS_MAX, LOOK_AGAIN, kind, question};
 use crate::raft::{Group, NodeId, NotDone};
-use crate::split::{Part, Split};
+use crate::split::Part;
 use crate::together::{Done, Together};
 
 /// The most requests in one batch: what replicas cannot carry out must not get into their logs.
 const REQUESTS_MAX: usize = quipu_engine::REQUESTS_PER_BATCH_MAX;
 /// The most bytes of a batch, about: an entry must fit a record of the log.
 const BATCH_BYTES_MAX: usize = 12 << 20;
+/// How many questions about one partition may be under way to a node.
+const UNDER_WAY_MAX: usize = 2;
 /// About what a request takes beside its key and id.
 const REQUEST_BYTES: usize = 48;
 
@@ -37,28 +41,22 @@ impl Node {
 
     /// Runs a batch wherever its counters are, and puts the replies into it.
     pub async fn execute(&self, batch: &mut Batch) {
-        let mut split = Split::of(batch, self.partitions);
-        let parts = std::mem::take(&mut split.parts);
-        let freshness = batch.freshness;
-        let done = parts.into_iter().map(|part| async move {
-            let done = match freshness {
-                Freshness::Eventual { max_staleness_ms } if only_looks(&part.batch) => {
-                    self.look_anywhere(&part, max_staleness_ms).await
-                }
-                _ => self.do_part(&part).await.map(|replies| (0, replies)),
-            };
-            (part.places, done)
-        });
-        for (places, done) in futures_util::future::join_all(done).await {
-            match done {
-                Ok((staleness_ms, replies)) => {
-                    batch.note_staleness(&places, staleness_ms);
-                    split.answer(&places, &replies);
-                }
-                Err(refusal) => split.refuse(&places, refusal),
-            }
+        let (answer, answered) = oneshot::channel();
+        self.begin(
+            std::mem::take(batch),
+            Box::new(move |batch| {
+                // Nobody may be left to hear it.
+                let _ = answer.send(batch);
+            }),
+        );
+        if let Ok(done) = answered.await {
+            *batch = done;
         }
-        batch.replies = split.into_replies();
+    }
+
+    /// The same, for who does not wait. A node that ends does not answer.
+    pub fn begin(&self, batch: Batch, answered: Answered) {
+        self.gathering.add(batch, answered);
     }
 
     /// Has a part done by whoever leads its partition, looking for that for as long as patience lasts.
@@ -110,7 +108,7 @@ impl Node {
         let (partition, looks) = (part.partition, only_looks(&part.batch));
         let way = || {
             let node = Weak::clone(&self.myself);
-            Together::new(move |batch| {
+            Together::new(UNDER_WAY_MAX, move |batch| {
                 let node = node.upgrade()?;
                 let asked = question(kind::DO, partition, |out| put_batch(out, &batch));
                 Some(Box::pin(async move { node.ask(target, asked, ANSWER_MAX, read_replies).await }))
@@ -195,7 +193,7 @@ pub(crate) fn only_looks(batch: &Batch) -> bool {
 }
 
 /// Whether it may be asked again when nobody knows what became of it.
-fn can_repeat(batch: &Batch) -> bool {
+pub(crate) fn can_repeat(batch: &Batch) -> bool {
     let in_session = |index: usize| {
         let holds = |group: &Bound| {
             matches!(group.kind, GroupKind::Session { .. }) && (group.start..group.end).contains(&index)

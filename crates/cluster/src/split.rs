@@ -127,9 +127,9 @@ impl Split {
         }
     }
 
-    /// All replies, in the order of the requests.
-    pub fn into_replies(self) -> Vec<Reply> {
-        self.replies
+    /// All replies, in the order of the requests, as far as they are known.
+    pub fn replies(&self) -> &[Reply] {
+        &self.replies
     }
 }
 
@@ -190,7 +190,7 @@ mod tests {
             };
             split.answer(&part.places, &part.places.iter().map(reply).collect::<Vec<_>>());
         }
-        split.into_replies()
+        split.replies
     }
 
     #[test]
@@ -263,13 +263,13 @@ mod tests {
             let cell = Cell { value: counted, ..Cell::ABSENT };
             split.answer(&part.places, &[Reply { cell, ..Reply::state(None) }]);
         }
-        assert_eq!(split.into_replies()[0].cell.value, 1 + 2 + 3 + 4);
+        assert_eq!(split.replies()[0].cell.value, 1 + 2 + 3 + 4);
         let mut split = Split::of(&batch, PARTITIONS);
         split.refuse(&[0], Refusal::NoLeader);
         assert_eq!(split.replies[0].refusal, Some(Refusal::NoLeader));
         split.answer(&[0], &[Reply::state(None)]);
         assert_eq!(split.replies[0].refusal, Some(Refusal::OutcomeUnknown), "half done");
         split.refuse(&[0], Refusal::NoLeader);
-        assert_eq!(split.into_replies()[0].refusal, Some(Refusal::OutcomeUnknown));
+        assert_eq!(split.replies()[0].refusal, Some(Refusal::OutcomeUnknown));
     }
 }

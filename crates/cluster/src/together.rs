@@ -10,8 +10,6 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::raft::NotDone;
 
-/// How many may be under way at the same time.
-const UNDER_WAY_MAX: usize = 2;
 /// The most requests that go together; one batch alone may have more.
 const REQUESTS_MAX: usize = 8_192;
 /// The most bytes of keys and ids; one batch alone may have more.
@@ -32,10 +30,13 @@ pub struct Together {
 }
 
 impl Together {
-    /// Where it leads. The way ends when it leads nowhere any more.
-    pub fn new(go: impl Fn(Batch) -> Option<BoxFuture<'static, Done>> + Send + 'static) -> Together {
+    /// Where it leads, and how many may be under way at the same time. The way ends when it leads nowhere any more.
+    pub fn new(
+        under_way_max: usize,
+        go: impl Fn(Batch) -> Option<BoxFuture<'static, Done>> + Send + 'static,
+    ) -> Together {
         let (queue, waiting) = mpsc::unbounded_channel();
-        tokio::spawn(run(go, waiting));
+        tokio::spawn(run(under_way_max, go, waiting));
         Together { queue }
     }
 
@@ -51,10 +52,11 @@ impl Together {
 }
 
 async fn run(
+    under_way_max: usize,
     go: impl Fn(Batch) -> Option<BoxFuture<'static, Done>>,
     mut queue: mpsc::UnboundedReceiver<Waiting>,
 ) {
-    let under_way = Arc::new(Semaphore::new(UNDER_WAY_MAX));
+    let under_way = Arc::new(Semaphore::new(under_way_max));
     let mut left_over = None;
     loop {
         let first = match left_over.take() {
@@ -105,7 +107,7 @@ async fn run(
     }
 }
 
-fn fits(together: &Batch, more: &Batch) -> bool {
+pub(crate) fn fits(together: &Batch, more: &Batch) -> bool {
     together.requests.len() + more.requests.len() <= REQUESTS_MAX
         && together.bytes_len() + more.bytes_len() <= BYTES_MAX
 }
@@ -116,6 +118,8 @@ mod tests {
     use quipu_counting::{Action, Reply};
 
     use super::*;
+
+    const UNDER_WAY_MAX: usize = 2;
 
     fn batch(requests: usize) -> Batch {
         let mut batch = Batch::default();
@@ -129,7 +133,7 @@ mod tests {
     fn way() -> (Together, Arc<Mutex<Vec<usize>>>) {
         let sizes = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&sizes);
-        let way = Together::new(move |batch| {
+        let way = Together::new(UNDER_WAY_MAX, move |batch| {
             let count = batch.requests.len();
             seen.lock().push(count);
             Some(Box::pin(async move {
@@ -162,7 +166,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_way_that_leads_nowhere_did_nothing() {
-        let way = Together::new(|_| None);
+        let way = Together::new(UNDER_WAY_MAX, |_| None);
         let all = futures_util::future::join_all([way.go(batch(1)), way.go(batch(2))]).await;
         assert!(all.iter().all(|done| *done == Err(NotDone::NotLeader(None))), "{all:?}");
         assert_eq!(way.go(batch(1)).await, Err(NotDone::NotLeader(None)));

@@ -65,12 +65,8 @@ impl Counters for ClusterCounters {
         Ok(Execution::Pending)
     }
 
-    fn finish(&self, mut batch: Batch, _now_ms: u64, finished: Finished) {
-        let node = Arc::clone(&self.node);
-        self.handle.spawn(async move {
-            node.execute(&mut batch).await;
-            finished(batch, Ok(0));
-        });
+    fn finish(&self, batch: Batch, _now_ms: u64, finished: Finished) {
+        self.node.begin(batch, Box::new(move |batch| finished(batch, Ok(0))));
     }
 
     /// What was answered is on a majority of disks.
