@@ -57,8 +57,8 @@ pub struct Pace {
 impl Default for Pace {
     fn default() -> Pace {
         Pace {
-            heartbeat: Duration::from_millis(250),
-            election: Duration::from_millis(1_000),
+            heartbeat: Duration::from_millis(200),
+            election: Duration::from_millis(600),
             entries_kept: 512,
         }
     }
