@@ -52,6 +52,29 @@ impl Node {
         self.change(Change::Found { cluster, partitions, replicas, node, member }).await
     }
 
+    /// Lets a node leave, which may be lost: others take over what it holds.
+    pub async fn let_leave(&self, node: NodeId) -> Result<(), String> {
+        if self.meta.read(|meta| meta.nodes.get(&node).is_none_or(|member| member.is_leaving)) {
+            return Ok(());
+        }
+        // A change of members needs a majority of those who are and of those who will be: who is lost goes first.
+        let reached = self.reached().await;
+        let lost = self.meta.read(|meta| {
+            let mut stay = meta.nodes.iter().filter(|(id, member)| **id != node && !member.is_leaving);
+            stay.find(|(id, _)| !reached.contains(id)).map(|(id, _)| *id)
+        });
+        match lost {
+            Some(lost) if reached.contains(&node) => Err(format!(
+                "node {node} cannot leave now: node {lost} does not answer, and too few would be left to agree on anything. \
+                 Start node {lost}, or remove it first"
+            )),
+            _ => self
+                .change(Change::Leave(node))
+                .await
+                .map_err(|why| format!("node {node} cannot leave: {why}")),
+        }
+    }
+
     /// Joins a cluster through one of these nodes, or says again where it is. It has its share once it is told so.
     pub async fn join(&self, through: &[NodeId], member: &Member) -> Result<(), NotJoined> {
         let question = [&[kind::CHANGE], &Change::Join(self.id, member.clone()).encode()[..]].concat();

@@ -17,6 +17,7 @@
 //! | [`questions`] | what nodes ask each other |
 //! | [`reads`] | reads that need not see the newest |
 //! | [`routing`] | the way of a batch to whoever leads, and back |
+//! | `runs` | one node, one process: copies of a data folder are not spoken to |
 //! | [`split`] | a batch cut into what each partition is asked |
 //! | [`together`] | batches that go the same way go as one message, or one entry |
 //! | [`transport`] | how nodes reach each other |
@@ -39,6 +40,7 @@ pub mod questions;
 pub mod raft;
 pub mod reads;
 pub mod routing;
+mod runs;
 pub mod split;
 pub mod together;
 pub mod transport;

@@ -1,7 +1,8 @@
 //! Nodes that reach each other by TCP, mutually authenticated by TLS.
 //!
 //! ```text
-//! hello  := "QUIPUPER" version:4le cluster:16le from:8le to:8le         both ways; cluster is 0 while not known
+//! hello  := "QUIPUPER" version:4le cluster:16le from:8le to:8le run:8le twin:1
+//!                                      both ways; cluster is 0 while not known; twin: another run of the other is heard
 //! frame  := length:4le number:8le bytes                                 question there, answer with the same number back
 //! ```
 //! A node opens one connection to each node it asks, for all questions at once; answers come in any order. Who a node is, its
@@ -25,11 +26,12 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::node::Node;
 use crate::raft::NodeId;
+use crate::runs::{Heard, Runs};
 use crate::transport::{Answering, Transport, Unreached};
 
 const MAGIC: &[u8; 8] = b"QUIPUPER";
-const VERSION: u32 = 1;
-const HELLO_BYTES: usize = 8 + 4 + 16 + 8 + 8;
+const VERSION: u32 = 2;
+const HELLO_BYTES: usize = 8 + 4 + 16 + 8 + 8 + 8 + 1;
 /// Larger than the largest batch and the largest piece of a snapshot.
 const FRAME_BYTES_MAX: usize = 64 << 20;
 /// How long it may take to reach a node and to learn who it is.
@@ -108,6 +110,9 @@ pub struct Peers {
     /// The number of the cluster, once it is known.
     cluster: Mutex<u128>,
     tls: Option<Tls>,
+    /// Which process of the node this is.
+    run: u64,
+    runs: Runs,
     addresses: Mutex<BTreeMap<NodeId, String>>,
     links: Mutex<HashMap<NodeId, mpsc::UnboundedSender<Asked>>>,
 }
@@ -123,6 +128,9 @@ struct Hello {
     cluster: u128,
     from: NodeId,
     to: NodeId,
+    run: u64,
+    /// Whether another run of the other is heard.
+    is_twin: bool,
 }
 
 impl Hello {
@@ -132,7 +140,9 @@ impl Hello {
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
         bytes[12..28].copy_from_slice(&self.cluster.to_le_bytes());
         bytes[28..36].copy_from_slice(&self.from.to_le_bytes());
-        bytes[36..].copy_from_slice(&self.to.to_le_bytes());
+        bytes[36..44].copy_from_slice(&self.to.to_le_bytes());
+        bytes[44..52].copy_from_slice(&self.run.to_le_bytes());
+        bytes[52] = self.is_twin.into();
         bytes
     }
 
@@ -152,17 +162,21 @@ impl Hello {
             cluster: u128::from_le_bytes(reader.array().map_err(malformed)?),
             from: u64::from_le_bytes(reader.array().map_err(malformed)?),
             to: u64::from_le_bytes(reader.array().map_err(malformed)?),
+            run: u64::from_le_bytes(reader.array().map_err(malformed)?),
+            is_twin: reader.flag().map_err(malformed)?,
         })
     }
 }
 
 impl Peers {
-    /// Those of a node. Without `tls` anybody who reaches the port is believed: for tests.
-    pub fn new(id: NodeId, tls: Option<Tls>) -> Arc<Peers> {
+    /// Those of a node, in the process of this number (see `runs.rs`). Without `tls` anybody who reaches the port is believed: for tests.
+    pub fn new(id: NodeId, run: u64, tls: Option<Tls>) -> Arc<Peers> {
         Arc::new(Peers {
             id,
             cluster: Mutex::new(0),
             tls,
+            run,
+            runs: Runs::new(),
             addresses: Mutex::default(),
             links: Mutex::default(),
         })
@@ -201,8 +215,8 @@ impl Peers {
         set_up(&stream);
         let Some(tls) = &self.tls else {
             let from = tokio::time::timeout(GREETING_MAX, self.greet_back(stream, None)).await;
-            let (from, stream) = from.map_err(|_| "it says nothing".to_string())??;
-            answer_all(stream, from, node).await;
+            let (from, heard, stream) = from.map_err(|_| "it says nothing".to_string())??;
+            answer_all(stream, from, heard, node).await;
             return Ok(());
         };
         let greeted = tokio::time::timeout(GREETING_MAX, async {
@@ -212,8 +226,8 @@ impl Peers {
             let certificate = certificate.cloned().ok_or("it has no certificate")?.into_owned();
             self.greet_back(stream, Some(certificate)).await
         });
-        let (from, stream) = greeted.await.map_err(|_| "it says nothing".to_string())??;
-        answer_all(stream, from, node).await;
+        let (from, heard, stream) = greeted.await.map_err(|_| "it says nothing".to_string())??;
+        answer_all(stream, from, heard, node).await;
         Ok(())
     }
 
@@ -222,9 +236,10 @@ impl Peers {
         &self,
         mut stream: S,
         certificate: Option<CertificateDer<'static>>,
-    ) -> Result<(NodeId, S), String> {
+    ) -> Result<(NodeId, Heard, S), String> {
         let hello = Hello::read(&mut stream).await?;
-        let ours = Hello { cluster: *self.cluster.lock(), from: self.id, to: hello.from };
+        let ours =
+            Hello { is_twin: self.runs.hears_another(hello.from, hello.run), ..self.hello(hello.from) };
         // Said in any case, so that the other side can tell its operator what is wrong.
         stream.write_all(&ours.encode()).await.map_err(|error| error.to_string())?;
         stream.flush().await.map_err(|error| error.to_string())?;
@@ -241,10 +256,20 @@ impl Peers {
         if hello.to != self.id {
             return Err(format!("it looks for node {}, and this is node {}", hello.to, self.id));
         }
-        Ok((hello.from, stream))
+        let heard = self.runs.meet(hello.from, hello.run).ok_or_else(|| another_run(hello.from))?;
+        Ok((hello.from, heard, stream))
     }
 
-    async fn connect(&self, node: NodeId, address: &str) -> Result<Box<dyn Stream>, String> {
+    fn hello(&self, to: NodeId) -> Hello {
+        Hello { cluster: *self.cluster.lock(), from: self.id, to, run: self.run, is_twin: false }
+    }
+
+    /// Who hears another process with the data folder of this node, and for how long they have said so.
+    pub fn refused_as_twin_by(&self) -> Option<(NodeId, Duration)> {
+        self.runs.refused_by()
+    }
+
+    async fn connect(&self, node: NodeId, address: &str) -> Result<(Heard, Box<dyn Stream>), String> {
         let stream = TcpStream::connect(address).await.map_err(|error| format!("{address}: {error}"))?;
         set_up(&stream);
         let mut stream: Box<dyn Stream> = match &self.tls {
@@ -255,7 +280,7 @@ impl Peers {
                 Box::new(connected.map_err(|error| format!("{address}: {error}"))?)
             }
         };
-        let ours = Hello { cluster: *self.cluster.lock(), from: self.id, to: node };
+        let ours = self.hello(node);
         stream.write_all(&ours.encode()).await.map_err(|error| format!("{address}: {error}"))?;
         stream.flush().await.map_err(|error| format!("{address}: {error}"))?;
         let theirs = Hello::read(&mut stream).await.map_err(|error| format!("{address}: {error}"))?;
@@ -263,7 +288,13 @@ impl Peers {
         if theirs.from != node {
             return Err(format!("at {address} there is node {}, not node {node}", theirs.from));
         }
-        Ok(stream)
+        self.runs.note_refusal(node, theirs.is_twin);
+        if theirs.is_twin {
+            return Err(format!("node {node} says: {}", another_run(self.id)));
+        }
+        let heard =
+            self.runs.meet(node, theirs.run).ok_or_else(|| format!("{address}: {}", another_run(node)))?;
+        Ok((heard, stream))
     }
 
     /// The connection to a node, made when something is asked and made again when it broke.
@@ -280,11 +311,11 @@ impl Peers {
             };
             drop(alive);
             match connected {
-                Ok(stream) => {
+                Ok((heard, stream)) => {
                     let (again, merged) = mpsc::unbounded_channel();
                     let _ = again.send(first);
                     // What comes in is passed on until the connection breaks.
-                    let conversation = converse(stream, merged);
+                    let conversation = converse(stream, heard, merged);
                     tokio::pin!(conversation);
                     loop {
                         tokio::select! {
@@ -344,6 +375,10 @@ impl Transport for Arc<Peers> {
     }
 }
 
+fn another_run(node: NodeId) -> String {
+    format!("another process with the data folder of node {node} is running")
+}
+
 /// What is sent goes at once, and a way that is cut is given up soon. Without this it would only be slower.
 fn set_up(stream: &TcpStream) {
     let _ = stream.set_nodelay(true);
@@ -378,7 +413,7 @@ async fn write_frame(stream: &mut (impl AsyncWrite + Unpin), number: u64, bytes:
 }
 
 /// Asks everything that comes, until the connection breaks, or nothing comes any more and everything is answered.
-async fn converse(stream: Box<dyn Stream>, mut asked: mpsc::UnboundedReceiver<Asked>) {
+async fn converse(stream: Box<dyn Stream>, heard: Heard, mut asked: mpsc::UnboundedReceiver<Asked>) {
     let (from, to) = tokio::io::split(stream);
     let (mut from, mut to) = (BufReader::with_capacity(1 << 16, from), BufWriter::with_capacity(1 << 16, to));
     let waiting = Waiting::default();
@@ -402,7 +437,7 @@ async fn converse(stream: Box<dyn Stream>, mut asked: mpsc::UnboundedReceiver<As
     };
     let why = tokio::select! {
         done = asking => done.err(),
-        why = read_answers(&mut from, &waiting) => Some(why),
+        why = read_answers(&mut from, &heard, &waiting) => Some(why),
     };
     let why =
         Unreached::lost(why.map_or_else(|| "the connection has ended".into(), |error| error.to_string()));
@@ -415,9 +450,12 @@ async fn converse(stream: Box<dyn Stream>, mut asked: mpsc::UnboundedReceiver<As
 type Waiting = Mutex<HashMap<u64, oneshot::Sender<Result<Bytes, Unreached>>>>;
 
 /// Hands answers to those who wait, until the connection breaks.
-async fn read_answers(from: &mut (impl AsyncRead + Unpin), waiting: &Waiting) -> io::Error {
+async fn read_answers(from: &mut (impl AsyncRead + Unpin), heard: &Heard, waiting: &Waiting) -> io::Error {
     loop {
         match read_frame(from).await {
+            Ok(_) if !heard.note() => {
+                return io::Error::other("another process with this data folder runs instead");
+            }
             Ok((number, answer)) => {
                 if let Some(waiting) = waiting.lock().remove(&number) {
                     let _ = waiting.send(Ok(answer));
@@ -429,7 +467,7 @@ async fn read_answers(from: &mut (impl AsyncRead + Unpin), waiting: &Waiting) ->
 }
 
 /// Answers everything that a node asks, until the connection breaks.
-async fn answer_all<S>(stream: S, asker: NodeId, node: Weak<Node>)
+async fn answer_all<S>(stream: S, asker: NodeId, heard: Heard, node: Weak<Node>)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
@@ -453,6 +491,9 @@ where
     });
     let room = Arc::new(Semaphore::new(QUESTIONS_MAX));
     while let Ok((number, question)) = read_frame(&mut from).await {
+        if !heard.note() {
+            break;
+        }
         let Ok(place) = Arc::clone(&room).acquire_owned().await else { break };
         let (node, answer) = (Weak::clone(&node), answer.clone());
         tokio::spawn(async move {

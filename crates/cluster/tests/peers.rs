@@ -40,7 +40,7 @@ struct Running {
 }
 
 async fn start(id: NodeId, tls: Tls, folder: &Path) -> Running {
-    let peers = Peers::new(id, Some(tls));
+    let peers = Peers::new(id, 1, Some(tls));
     let mut entropy = [9; 40];
     entropy[16] = id as u8;
     let options = Options { partitions: 4, entropy: Some(entropy), ..Options::default() };
@@ -109,21 +109,27 @@ async fn nodes_count_over_tls_and_strangers_are_refused() {
     // Of another authority.
     let (strange, _) = Authority::new().unwrap();
     std::fs::create_dir(folder.path().join("strange")).unwrap();
-    let stranger = Peers::new(2, Some(tls(&strange, &folder.path().join("strange"), 2)));
+    let stranger = Peers::new(2, 2, Some(tls(&strange, &folder.path().join("strange"), 2)));
     stranger.learn(&seed);
     assert!(stranger.ask(1, Bytes::from_static(b"\x01")).await.is_err());
     // A node that says to be another.
-    let liar = Peers::new(2, Some(tls(&authority, folder.path(), 7)));
+    let liar = Peers::new(2, 2, Some(tls(&authority, folder.path(), 7)));
     liar.learn(&seed);
     assert!(liar.ask(1, Bytes::from_static(b"\x01\x00")).await.is_err());
     // A node of another cluster.
-    let foreign = Peers::new(7, Some(tls(&authority, folder.path(), 7)));
+    let foreign = Peers::new(7, 2, Some(tls(&authority, folder.path(), 7)));
     foreign.belong_to(CLUSTER + 1);
     foreign.learn(&seed);
     let why = foreign.ask(1, Bytes::from_static(b"\x01\x00")).await.unwrap_err();
     assert!(why.why.contains("belongs to cluster"), "{why}");
+    // A copy of a node that runs.
+    let copy = Peers::new(2, 2, Some(tls(&authority, folder.path(), 2)));
+    copy.learn(&seed);
+    let why = copy.ask(1, Bytes::from_static(b"\x01\x00")).await.unwrap_err();
+    assert!(why.why.contains("another process with the data folder of node 2"), "{why}");
+    assert_eq!(copy.refused_as_twin_by().map(|(by, _)| by), Some(1));
     // Somebody at the address of node 2 who is node 1.
-    let confused = Peers::new(3, Some(tls(&authority, folder.path(), 3)));
+    let confused = Peers::new(3, 1, Some(tls(&authority, folder.path(), 3)));
     confused.learn(&BTreeMap::from([(2, one.address.clone())]));
     assert!(confused.ask(2, Bytes::from_static(b"\x01\x00")).await.is_err());
     // Nothing that is TLS at all.

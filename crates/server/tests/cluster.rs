@@ -10,7 +10,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::cluster::{add, ask, found, free_ports, quipu, value, wait_for, wait_until, wait_until_settled};
+use support::cluster::{
+    add, ask, found, free_address, free_ports, quipu, value, wait_for, wait_until, wait_until_settled,
+};
 use support::{QUIPU, Server, run};
 
 #[test]
@@ -197,6 +199,76 @@ fn a_lost_node_is_replaced_by_another_and_cannot_come_back() {
         let refused = servers[0].client(&["cluster", "remove", number]);
         assert!(!refused.status.success());
         assert!(String::from_utf8_lossy(&refused.stderr).contains(why), "{refused:?}");
+    }
+}
+
+#[test]
+fn a_node_takes_the_place_of_one_that_lost_its_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = found(folder.path(), 3);
+    let mut servers: Vec<Server> = data.iter().map(|data| Server::start(data)).collect();
+    wait_until_settled(&servers.iter().collect::<Vec<_>>());
+    (0..40)
+        .for_each(|number| add(&[&servers[0]], &format!("counter:{}", number % 10), &format!("id-{number}")));
+    servers.remove(2).kill();
+    std::fs::remove_dir_all(&data[2]).unwrap();
+    let first = data[0].to_str().unwrap();
+    let no_such = run(&["cluster", "replace", "9", "--data", first], &[]);
+    assert!(String::from_utf8_lossy(&no_such.stderr).contains("has no node 9"), "{no_such:?}");
+    let (invitation, fourth) = (folder.path().join("four.toml"), folder.path().join("node-4"));
+    std::fs::write(&invitation, quipu(&["cluster", "replace", "3", "--data", first])).unwrap();
+    let (invitation, place) = (invitation.to_str().unwrap(), fourth.to_str().unwrap());
+    quipu(&["cluster", "join", invitation, "--data", place, "--peer", &free_address()]);
+    servers.push(Server::start(&fourth));
+    wait_until(&servers[0], |cluster| {
+        let nodes = cluster["nodes"].as_array().unwrap();
+        nodes.iter().map(|node| node["node"].as_u64().unwrap()).eq([1, 2, 4])
+    });
+    wait_for(&servers[2], 3, 16);
+    servers.remove(1).kill();
+    (0..10).for_each(|number| assert_eq!(value(&servers[1], &format!("counter:{number}")), 4));
+}
+
+#[test]
+fn a_node_that_is_removed_while_it_runs_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = found(folder.path(), 4);
+    let mut servers: Vec<Server> = data.iter().map(|data| Server::start(data)).collect();
+    wait_until_settled(&servers.iter().collect::<Vec<_>>());
+    (0..40)
+        .for_each(|number| add(&[&servers[0]], &format!("counter:{}", number % 10), &format!("id-{number}")));
+    let said = servers[0].client(&["cluster", "remove", "4"]);
+    assert!(said.status.success(), "{said:?}");
+    let (status, log) = servers.remove(3).wait();
+    assert!(!status.success());
+    assert!(log.iter().any(|line| line.contains("node 4 was removed from the cluster")), "{log:?}");
+    (0..10).for_each(|number| assert_eq!(value(&servers[1], &format!("counter:{number}")), 4));
+}
+
+/// Both copies would promise and forget things in the name of one node.
+#[test]
+fn a_copy_of_a_data_folder_does_not_run_beside_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = found(folder.path(), 3);
+    let servers: Vec<Server> = data.iter().map(|data| Server::start(data)).collect();
+    let all: Vec<&Server> = servers.iter().collect();
+    wait_until_settled(&all);
+    (0..10).for_each(|number| add(&all, &format!("counter:{number}"), &format!("id-{number}")));
+    let copy = folder.path().join("copy");
+    let copied = std::process::Command::new("cp").args(["-r"]).args([&data[2], &copy]).status().unwrap();
+    assert!(copied.success());
+    let settings = copy.join("cluster/node.toml");
+    let text = std::fs::read_to_string(&settings).unwrap();
+    let listen =
+        text.lines().find_map(|line| line.strip_prefix("listen = ")).unwrap().trim_matches('"').to_string();
+    std::fs::write(&settings, text.replace(&listen, &free_address())).unwrap();
+    let (status, log) = Server::start(&copy).wait();
+    assert!(!status.success());
+    let why = "hears from another process with the data folder of node 3";
+    assert!(log.iter().any(|line| line.contains(why)), "{log:?}");
+    (10..20).for_each(|number| add(&all, &format!("counter:{number}"), &format!("id-{number}")));
+    for server in all {
+        (0..20).for_each(|number| assert_eq!(value(server, &format!("counter:{number}")), 1));
     }
 }
 

@@ -83,9 +83,9 @@ pub static DIFFERENCES: &[Difference] = &[
         example: &["CLIENT TRACKING ON"],
     },
     Difference {
-        name: "no replicas",
-        here: "WAIT answers 0 at once.",
-        reason: "There are no replicas, and none will come while one waits.",
+        name: "replicas that are certain",
+        here: "WAIT answers at once: 0 on a single node, and in a cluster how many nodes beside the leader have it for certain.",
+        reason: "What was answered in a cluster is on a majority of disks already, and waiting makes it no more.",
         example: &[],
     },
     Difference {

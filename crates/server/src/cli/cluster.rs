@@ -59,6 +59,24 @@ An invitation is a secret: whoever has it can join, and read and change everythi
         #[arg(long)]
         json: bool,
     },
+    /// Invite a node that takes the place of another, which may be lost with its disk: prints its invitation
+    #[command(after_help = "Example:
+  quipu cluster replace 3 --data one > four.toml  # and on the new machine
+  quipu cluster join four.toml --data four --peer 10.0.0.4:7074
+  quipu serve --data four
+
+When the new node has joined, the other one leaves: the new one takes over its share from the nodes that are left.
+A node that was replaced cannot come back.")]
+    Replace {
+        /// The number of the node that is replaced
+        node: u64,
+        /// The data folder of the first node
+        #[arg(long)]
+        data: PathBuf,
+        /// Print JSON, for programs
+        #[arg(long)]
+        json: bool,
+    },
     /// Make a new data folder that of the node an invitation is for
     #[command(after_help = "Example:
   quipu cluster join two.toml --data two --peer 10.0.0.2:7074
@@ -100,11 +118,7 @@ Nodes that were stopped while nobody counted have the same digest of a partition
     #[command(after_help = "Example:
   quipu cluster remove 3
 
-The node may be lost already, with its disk. To replace it, let another join first:
-  quipu cluster invite --data one > four.toml     # and on the new machine
-  quipu cluster join four.toml --data four --peer 10.0.0.4:7074
-  quipu serve --data four
-
+The node may be lost already, with its disk; `quipu cluster replace` puts another in its place.
 A node that was removed cannot come back.")]
     Remove {
         /// Its number
@@ -149,13 +163,8 @@ impl Command {
                     )),
                 }
             }
-            Command::Invite { data, json } => {
-                let (node, invitation) = folder::invite(data)?;
-                match json {
-                    true => terminal::print(json!({ "node": node, "invitation": invitation })),
-                    false => terminal::print(invitation.trim_end()),
-                }
-            }
+            Command::Invite { data, json } => invite(data, None, *json),
+            Command::Replace { node, data, json } => invite(data, Some(*node), *json),
             Command::Join { invitation, data, place, json } => {
                 let text = std::fs::read_to_string(invitation)
                     .with_context(|| format!("cannot read {}", invitation.display()))?;
@@ -185,6 +194,14 @@ impl Command {
             }
             Command::Dev { nodes, port, json } => dev(*nodes, *port, *json),
         }
+    }
+}
+
+fn invite(data: &Path, replaces: Option<u64>, json: bool) -> Result<(), Failure> {
+    let (node, invitation) = folder::invite(data, replaces)?;
+    match json {
+        true => terminal::print(json!({ "node": node, "invitation": invitation })),
+        false => terminal::print(invitation.trim_end()),
     }
 }
 
@@ -300,7 +317,7 @@ fn dev(nodes: u16, port: u16, json: bool) -> Result<(), Failure> {
                 folder::init(&data, &place, REPLICAS_DEFAULT, PARTITIONS, id_window_ms)?;
             }
             _ => {
-                let (_, invitation) = folder::invite(&first)?;
+                let (_, invitation) = folder::invite(&first, None)?;
                 folder::join(&invitation, &data, &place)?;
             }
         }

@@ -51,6 +51,9 @@ pub struct Identity {
     /// What it shares the fate of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
+    /// The node whose place it takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaces: Option<u64>,
     /// Nodes that were there before it, by number: whom to ask first. The first node has none.
     #[serde(default)]
     pub through: BTreeMap<String, String>,
@@ -92,6 +95,8 @@ pub struct Invitation {
     authority: String,
     certificate: String,
     key: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    replaces: Option<u64>,
     through: BTreeMap<String, String>,
 }
 
@@ -207,6 +212,7 @@ pub fn init(
         listen: place.peer,
         address: address(place)?,
         zone: place.zone.clone(),
+        replaces: None,
         through: BTreeMap::new(),
     };
     if found.is_some_and(|found| !found.is_replicated) {
@@ -221,8 +227,8 @@ pub fn init(
     Ok(identity)
 }
 
-/// Invites another node, as the first one.
-pub fn invite(data: &Path) -> anyhow::Result<(u64, String)> {
+/// Invites another node, as the first one; perhaps one that takes the place of another.
+pub fn invite(data: &Path, replaces: Option<u64>) -> anyhow::Result<(u64, String)> {
     let folder = ClusterFolder::find(data).with_context(|| {
         format!("{} is not that of a node; `quipu cluster init` makes it one", data.display())
     })?;
@@ -239,7 +245,11 @@ pub fn invite(data: &Path) -> anyhow::Result<(u64, String)> {
     // One at a time: no two nodes may have one number.
     let one = fs::File::open(&folder.path).context("cannot open the folder")?;
     one.lock().context("cannot lock the folder")?;
-    let node = read("invited")?.trim().parse::<u64>().context("cluster/invited is not a number")? + 1;
+    let last = read("invited")?.trim().parse::<u64>().context("cluster/invited is not a number")?;
+    if let Some(lost) = replaces.filter(|lost| !(1..=last).contains(lost)) {
+        bail!("the cluster has no node {lost}; `quipu cluster status` shows those it has");
+    }
+    let node = last + 1;
     folder.write("invited", &format!("{node}\n"))?;
     let issued = authority.issue(node)?;
     let invitation = Invitation {
@@ -252,6 +262,7 @@ pub fn invite(data: &Path) -> anyhow::Result<(u64, String)> {
         authority: authority.certificate().to_string(),
         certificate: issued.certificate,
         key: issued.key,
+        replaces,
         through: BTreeMap::from([(identity.node.to_string(), identity.address)]),
     };
     Ok((node, toml::to_string(&invitation)?))
@@ -274,6 +285,7 @@ pub fn join(invitation: &str, data: &Path, place: &Place) -> anyhow::Result<Iden
         listen: place.peer,
         address: address(place)?,
         zone: place.zone.clone(),
+        replaces: invited.replaces,
         through: invited.through,
     };
     let issued = Issued { certificate: invited.certificate, key: invited.key };

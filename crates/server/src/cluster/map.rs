@@ -121,6 +121,12 @@ impl Map {
         Some(format!("{host}:{port}"))
     }
 
+    /// How many nodes beside the leader have what was acknowledged, at least.
+    pub fn replicas_certain(&self) -> i64 {
+        let others = |replicas: &Vec<u64>| (replicas.len() / 2) as i64;
+        self.node.meta(|meta| meta.placement.replicas.iter().map(others).min()).unwrap_or(0)
+    }
+
     /// How things stand.
     pub fn standing(&self) -> Standing {
         let own = self.node.id();

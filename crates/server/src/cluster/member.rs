@@ -14,6 +14,8 @@ use quipu_cluster::transport::Transport;
 use quipu_counting::Counters;
 use quipu_engine::{Engine, Options};
 use quipu_store::Durability;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
 use tokio::runtime::Runtime;
 
 use super::counters::ClusterCounters;
@@ -24,6 +26,8 @@ use super::map::{Map, host_and_port};
 const PATIENCE: Duration = Duration::from_secs(8);
 /// How long nobody tries again who could not join.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// How long others may hear another process with this data folder: longer than they take for dead whom they do not hear.
+const TWIN_MAX: Duration = Duration::from_secs(10);
 /// How often a node says that it is there.
 const STAY_PAUSE: Duration = Duration::from_secs(5);
 
@@ -67,7 +71,7 @@ impl Running {
         place: &Reached,
     ) -> anyhow::Result<Running> {
         let identity = folder.identity()?;
-        let peers = Peers::new(identity.node, Some(folder.tls()?));
+        let peers = Peers::new(identity.node, SmallRng::from_os_rng().random(), Some(folder.tls()?));
         peers.belong_to(identity.cluster()?);
         peers.learn(&identity.through());
         let listener = std::net::TcpListener::bind(identity.listen).with_context(|| {
@@ -107,7 +111,7 @@ impl Running {
         )?;
         runtime.block_on(async {
             let listener = tokio::net::TcpListener::from_std(listener)?;
-            tokio::spawn(peers.serve(listener, Arc::downgrade(&node)));
+            tokio::spawn(Arc::clone(&peers).serve(listener, Arc::downgrade(&node)));
             std::io::Result::Ok(())
         })?;
         let member = Member {
@@ -123,14 +127,25 @@ impl Running {
             Arc::new(ClusterCounters { node: Arc::clone(&node), handle: runtime.handle().clone() });
         let map = Arc::new(Map::new(Arc::clone(&counters), member.resp.clone()));
         let (cluster, replicas, through) = (identity.cluster()?, identity.replicas, identity.through());
+        let replaces = identity.replaces;
         let belonging = Arc::downgrade(&node);
         let refused = Arc::new(OnceLock::new());
-        let told = Arc::clone(&refused);
+        let (told, greeting) = (Arc::clone(&refused), peers);
         runtime.spawn(async move {
             let mut has_joined = false;
             loop {
                 let mut pause = RETRY_PAUSE;
                 let Some(node) = belonging.upgrade() else { return };
+                if let Some((by, since)) = greeting.refused_as_twin_by()
+                    && since > TWIN_MAX
+                {
+                    let _ = told.set(format!(
+                        "node {by} hears from another process with the data folder of node {}: a copy of the folder is running. \
+                         Never start a copy; for one more node, `quipu cluster invite`",
+                        node.id()
+                    ));
+                    return;
+                }
                 // Of a cluster that exists anybody will do; the first node of a new one asks itself. Said at every start, because
                 // the node may be somewhere else now, and again and again: whoever was removed is not told otherwise.
                 let known = node.meta(|meta| meta.nodes.keys().copied().collect::<Vec<_>>());
@@ -145,6 +160,12 @@ impl Running {
                             tracing::info!("node {} belongs to its cluster", node.id());
                         }
                         pause = STAY_PAUSE;
+                        if let Some(replaced) = replaces
+                            && let Err(why) = node.let_leave(replaced).await
+                        {
+                            tracing::warn!("node {} shall take the place of node {replaced}: {why}", node.id());
+                            pause = RETRY_PAUSE;
+                        }
                     }
                     Err(NotJoined::Refused(why)) => {
                         let _ = told.set(why);

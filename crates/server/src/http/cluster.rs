@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
-use quipu_cluster::meta::Change;
 use quipu_cluster::node::Node;
 use quipu_wire::json::problem::Problem;
 use quipu_wire::json::reply::{ClusterBody, ClusterLag, ClusterNode, ClusterPartition, NodeLeaving};
@@ -74,32 +73,9 @@ pub async fn remove(State(app): State<Arc<App>>, uri: Uri, NoQuery: NoQuery, bod
     let no_such =
         || Refused::from(Problem::new(404, "no-such-node", "the cluster has no node of this number"));
     let id: u64 = uri.path().rsplit('/').next().and_then(|id| id.parse().ok()).ok_or_else(no_such)?;
-    let known = node.meta(|meta| meta.nodes.get(&id).map(|member| member.is_leaving));
-    match known {
-        None => return Err(no_such()),
-        Some(true) => {}
-        Some(false) => {
-            // A change of members needs a majority of those who are and of those who will be: who is lost goes first.
-            let reached = node.reached().await;
-            let stay = node.meta(|meta| {
-                meta.nodes
-                    .iter()
-                    .filter(|(_, member)| !member.is_leaving)
-                    .map(|(id, _)| *id)
-                    .collect::<Vec<_>>()
-            });
-            if reached.contains(&id)
-                && let Some(lost) = stay.iter().find(|other| **other != id && !reached.contains(other))
-            {
-                let why = format!(
-                    "node {id} cannot leave now: node {lost} does not answer, and too few would be left to agree on anything. \
-                     Start node {lost}, or remove it first"
-                );
-                return Err(Problem::new(409, "node-stays", why).into());
-            }
-            let refused = |why| Problem::new(409, "node-stays", format!("node {id} cannot leave: {why}"));
-            node.change(Change::Leave(id)).await.map_err(refused)?;
-        }
+    if node.meta(|meta| !meta.nodes.contains_key(&id)) {
+        return Err(no_such());
     }
+    node.let_leave(id).await.map_err(|why| Problem::new(409, "node-stays", why))?;
     Ok(answer::json(StatusCode::OK, &NodeLeaving { node: id, leaving: true }))
 }

@@ -52,7 +52,7 @@ async fn in_time<T>(waiting: impl Future<Output = Result<T, Unavailable>>) -> Re
     match tokio::time::timeout(SETTLE_TIMEOUT, waiting).await {
         Ok(done) => done.map_err(refused),
         Err(_) => {
-            let detail = "the disk did not answer in time, the outcome is unknown; retry with the same Idempotency-Key";
+            let detail = "neither the disk nor a majority of nodes answered in time, the outcome is unknown; retry with the same Idempotency-Key";
             Err(Problem::new(504, OUTCOME_UNKNOWN, detail).into())
         }
     }

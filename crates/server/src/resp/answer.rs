@@ -74,7 +74,8 @@ fn about_server(
         "command" => introspect::answer(command, arguments.tail(2), encoder)?,
         "config" => config::answer(shared, card, command, arguments.tail(2), encoder)?,
         "latency" | "slowlog" | "memory" => diagnose::answer(shared, command, arguments, encoder)?,
-        "cluster" | "asking" | "readonly" | "readwrite" | "role" | "wait" => {
+        "wait" => cluster::wait(shared.map.as_deref(), arguments, encoder)?,
+        "cluster" | "asking" | "readonly" | "readwrite" | "role" => {
             let map = shared.map.as_deref().filter(|_| card.is_of_cluster);
             cluster::answer(map, command, arguments, shared.clock.now_ms(), encoder)?;
         }

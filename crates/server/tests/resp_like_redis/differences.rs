@@ -78,7 +78,7 @@ const SIGNS: &[(&str, Sign)] = &[
     }),
     ("nothing recorded", |_| false),
     ("no trace of reading", |seen| seen.ours.starts_with(b"-ERR tracking is not supported")),
-    ("no replicas", |_| false),
+    ("replicas that are certain", |_| false),
     ("slots of keys", |seen| {
         (seen.word(0), seen.word(1)) == ("cluster".into(), "keyslot".into())
             && seen.ours.starts_with(b":")

@@ -23,7 +23,7 @@ pub fn free_ports() -> u16 {
     }
 }
 
-fn free_address() -> String {
+pub fn free_address() -> String {
     format!("127.0.0.1:{}", free_ports())
 }
 

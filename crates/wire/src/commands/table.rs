@@ -251,7 +251,7 @@ commands! {
     ObjectRefCount "object|refcount" 3 (2 2 1) [READONLY] [KEYSPACE] [RO] [VARIES] "generic" "2.2.3"
         "key" "References to the value, as Redis would count them.";
     Wait "wait" 3 (0 0 0) [NOSCRIPT] [CONNECTION] [] [ALL_SHARDS MIN] "generic" "3.0.0"
-        "numreplicas timeout" "Answers 0 at once: there are no replicas.";
+        "numreplicas timeout" "Answers at once: 0 on a single node, in a cluster how many nodes beside the leader have it for certain.";
 
     Multi "multi" 1 (0 0 0) [NOSCRIPT LOADING STALE FAST ALLOW_BUSY] [TRANSACTION] [] [] "transactions" "1.2.0"
         "" "Begins a transaction.";

@@ -59,7 +59,7 @@ impl Problem {
             status,
             detail: detail.into(),
             reason,
-            retry_after_ms: (status == 503).then_some(RETRY_AFTER_MS),
+            retry_after_ms: matches!(status, 503 | 504).then_some(RETRY_AFTER_MS),
             request_id: None,
             change: None,
             results: None,
@@ -177,7 +177,7 @@ mod tests {
         ];
         for problem in refused.into_iter().chain(unavailable.iter().map(Problem::unavailable)) {
             assert_ne!(problem.title, "Error", "{problem:?}");
-            assert_eq!(problem.retry_after_ms.is_some(), problem.status == 503, "{problem:?}");
+            assert_eq!(problem.retry_after_ms.is_some(), matches!(problem.status, 503 | 504), "{problem:?}");
         }
     }
 }

@@ -153,7 +153,7 @@ pub fn problems() -> Value {
 }
 
 fn response((status, schema, description): &(u16, &str, &str)) -> (String, Value) {
-    let retry = (*status == 503).then_some("Retry-After");
+    let retry = matches!(status, 503 | 504).then_some("Retry-After");
     let response = json!({
         "description": description,
         "headers": header_references(["X-Request-Id"].into_iter().chain(retry)),
@@ -197,7 +197,7 @@ fn example(status: u16) -> Value {
         _ => (
             "Gateway Timeout",
             "outcome-unknown",
-            "the disk did not answer in time, the outcome is unknown; \
+            "neither the disk nor a majority of nodes answered in time, the outcome is unknown; \
             retry with the same Idempotency-Key",
         ),
     };

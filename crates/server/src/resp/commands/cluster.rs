@@ -35,7 +35,6 @@ pub fn answer(
             encoder.integer(0);
             encoder.array(0);
         }
-        (Command::Wait, _) => wait(arguments, encoder)?,
         (_, None) => return Err(errors::CLUSTER_DISABLED.into()),
         // Slots never move half, so nobody is ever told to ask.
         (Command::Asking, Some(_)) => encoder.ok(),
@@ -62,14 +61,14 @@ pub fn answer(
     Ok(())
 }
 
-/// How many replicas have everything. There are none, and none will come while one waits.
-fn wait(arguments: Arguments<'_, '_>, encoder: &mut Encoder<'_>) -> Drafted {
+/// How many replicas have everything for certain: what was answered a majority has, and waiting makes it no more.
+pub fn wait(map: Option<&Map>, arguments: Arguments<'_, '_>, encoder: &mut Encoder<'_>) -> Drafted {
     let [_, count, timeout] = arguments.first().unwrap_or_default();
     integer(count)?;
     if integer(timeout).map_err(|_| errors::TIMEOUT_NOT_AN_INTEGER)? < 0 {
         return Err(errors::TIMEOUT_NEGATIVE.into());
     }
-    encoder.integer(0);
+    encoder.integer(map.map_or(0, Map::replicas_certain));
     Ok(())
 }
 
