@@ -62,9 +62,14 @@ pub struct Addresses {
     pub resp_cluster: Option<SocketAddr>,
 }
 
-/// Serves until a signal or a failure ends it. An error means a non-zero exit code. `announce` learns where the fronts
-/// listen, once they do; `tidy_memory` is called now and then.
-pub fn run(config: &Config, announce: impl FnOnce(Addresses), tidy_memory: fn()) -> anyhow::Result<()> {
+/// Serves until a signal, a failure or the end of `parent` ends it. An error means a non-zero exit code. `announce` learns
+/// where the fronts listen, once they do; `tidy_memory` is called now and then.
+pub fn run(
+    config: &Config,
+    parent: Option<u32>,
+    announce: impl FnOnce(Addresses),
+    tidy_memory: fn(),
+) -> anyhow::Result<()> {
     start_log(config);
     let files = share_open_files(config)?;
     let http_listener = listen("http", config.http_listen)?;
@@ -148,6 +153,9 @@ pub fn run(config: &Config, announce: impl FnOnce(Addresses), tidy_memory: fn())
 
     let end = runtime.block_on(signals.wait_or_failure(|| {
         tidy_memory();
+        if parent.is_some_and(|parent| parent != std::os::unix::process::parent_id()) {
+            return Some(End::Signal("the end of the process that started it"));
+        }
         match member.as_ref().and_then(cluster::Running::refused) {
             Some(why) => Some(End::Refused(why)),
             None => engine.failed().map(End::Failed),

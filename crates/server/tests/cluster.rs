@@ -6,7 +6,8 @@ mod support;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -133,20 +134,40 @@ fn mistakes_are_explained() {
     assert_eq!(ask(one.resp, "INCR still").unwrap(), [":1"]);
 }
 
-#[test]
-fn a_cluster_for_trying_it_out_serves_and_leaves_nothing_behind() {
-    let port = free_ports();
-    let temporary = tempfile::tempdir().unwrap();
-    let mut child = std::process::Command::new(QUIPU)
-        .args(["cluster", "dev", "--json", "--port", &port.to_string()])
-        .env("TMPDIR", temporary.path())
-        .stdout(std::process::Stdio::piped())
+/// A cluster for trying it out, and its nodes.
+fn try_out(temporary: &Path) -> (Child, Vec<Value>) {
+    let mut child = Command::new(QUIPU)
+        .args(["cluster", "dev", "--json", "--port", &free_ports().to_string()])
+        .env("TMPDIR", temporary)
+        .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let ready: Value = serde_json::from_str(&line).unwrap();
-    let nodes = ready["nodes"].as_array().unwrap();
+    (child, ready["nodes"].as_array().unwrap().clone())
+}
+
+#[test]
+fn the_servers_of_a_cluster_for_trying_it_out_do_not_outlive_it() {
+    let temporary = tempfile::tempdir().unwrap();
+    let (mut child, nodes) = try_out(temporary.path());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let until = Instant::now() + Duration::from_secs(60);
+    for node in nodes {
+        let resp: SocketAddr = node["resp"].as_str().unwrap().parse().unwrap();
+        while TcpStream::connect(resp).is_ok() {
+            assert!(Instant::now() < until, "{node} still serves");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+#[test]
+fn a_cluster_for_trying_it_out_serves_and_leaves_nothing_behind() {
+    let temporary = tempfile::tempdir().unwrap();
+    let (mut child, nodes) = try_out(temporary.path());
     assert_eq!(nodes.len(), 3);
     for (node, expected) in nodes.iter().zip(1..) {
         let resp: SocketAddr = node["resp"].as_str().unwrap().parse().unwrap();
@@ -255,7 +276,7 @@ fn a_copy_of_a_data_folder_does_not_run_beside_it() {
     wait_until_settled(&all);
     (0..10).for_each(|number| add(&all, &format!("counter:{number}"), &format!("id-{number}")));
     let copy = folder.path().join("copy");
-    let copied = std::process::Command::new("cp").args(["-r"]).args([&data[2], &copy]).status().unwrap();
+    let copied = Command::new("cp").args(["-r"]).args([&data[2], &copy]).status().unwrap();
     assert!(copied.success());
     let settings = copy.join("cluster/node.toml");
     let text = std::fs::read_to_string(&settings).unwrap();

@@ -364,6 +364,7 @@ fn start(
         .arg(data)
         .args(["--http", &http.to_string(), "--resp", &resp.to_string()])
         .args(["--resp-cluster", &resp_cluster.to_string()])
+        .args(["--parent", &std::process::id().to_string()])
         .env("QUIPU_LOG", "error")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -70,6 +70,9 @@ drain, flush and end it; Ctrl-C once more ends it at once.")]
         /// Once it serves, also print where, as one line of JSON on stdout
         #[arg(long)]
         json: bool,
+        /// End when the process of this number, which started this one, has ended
+        #[arg(long, hide = true, value_name = "PID")]
+        parent: Option<u32>,
     },
     /// Add one, or more, to a counter
     #[command(after_help = "Examples:
@@ -237,14 +240,14 @@ pub fn main(tidy_memory: fn()) -> ExitCode {
 
 fn run(command: Command, tidy_memory: fn()) -> Result<(), Failure> {
     match command {
-        Command::Serve { flags, json } => {
+        Command::Serve { flags, json, parent } => {
             let (config, _) = settings::load(&flags)?;
             let announce = |addresses| {
                 if json {
                     announce(&config, addresses)
                 }
             };
-            let served = serve::run(&config, announce, tidy_memory);
+            let served = serve::run(&config, parent, announce, tidy_memory);
             served.map_err(|error| match error.downcast_ref::<OpenError>() {
                 // A setting that makes sense, but not for this data folder.
                 Some(OpenError::Options(_)) => Failure::usage(error),
