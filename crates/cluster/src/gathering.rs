@@ -28,7 +28,9 @@ pub type Answered = Box<dyn FnOnce(Batch) + Send>;
 
 /// Where batches come together.
 pub(crate) struct Gathering {
-    queue: mpsc::UnboundedSender<Member>,
+    changes: mpsc::UnboundedSender<Member>,
+    /// What changes nothing never waits for what does.
+    looks: mpsc::UnboundedSender<Member>,
 }
 
 /// One of those who came.
@@ -39,13 +41,17 @@ struct Member {
 
 impl Gathering {
     pub(crate) fn new(node: Weak<Node>) -> Gathering {
-        let (queue, come) = mpsc::unbounded_channel();
-        tokio::spawn(run(node, come));
-        Gathering { queue }
+        let queue = |node: Weak<Node>| {
+            let (queue, come) = mpsc::unbounded_channel();
+            tokio::spawn(run(node, come));
+            queue
+        };
+        Gathering { changes: queue(Weak::clone(&node)), looks: queue(node) }
     }
 
     pub(crate) fn add(&self, batch: Batch, answered: Answered) {
-        if let Err(mpsc::error::SendError(member)) = self.queue.send(Member { batch, answered }) {
+        let queue = if only_looks(&batch) { &self.looks } else { &self.changes };
+        if let Err(mpsc::error::SendError(member)) = queue.send(Member { batch, answered }) {
             member.refuse(Refusal::NoLeader);
         }
     }

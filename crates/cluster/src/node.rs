@@ -307,7 +307,9 @@ impl Node {
         let (changed, clock) = (Arc::downgrade(&group), Arc::clone(&self.clock));
         let changes = Together::new(CHANGES_MAX, move |batch| {
             let (group, command) = (changed.upgrade()?, command::batch(clock(), &batch));
-            Some(Box::pin(async move { group.propose(command).await.map(|answer| answer.replies) }))
+            Some(Box::pin(async move {
+                within(ANSWER_MAX, group.propose(command)).await.map(|answer| answer.replies)
+            }))
         });
         let (looked, node) = (Arc::downgrade(&group), Weak::clone(&self.myself));
         let looks = Together::new(LOOKS_MAX, move |batch| {

@@ -148,8 +148,10 @@ impl Hello {
 
     async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<Hello, String> {
         let mut bytes = [0; HELLO_BYTES];
-        stream.read_exact(&mut bytes).await.map_err(|error| error.to_string())?;
-        let mut reader = quipu_wire::entry::Reader::new(&bytes);
+        // What comes behind the version is a matter of the version.
+        let (beginning, rest) = bytes.split_at_mut(MAGIC.len() + size_of::<u32>());
+        stream.read_exact(beginning).await.map_err(|error| error.to_string())?;
+        let mut reader = quipu_wire::entry::Reader::new(beginning);
         let malformed = |_| "cut short".to_string();
         if &reader.array::<8>().map_err(malformed)? != MAGIC {
             return Err("that is no node of quipu".into());
@@ -158,6 +160,8 @@ impl Hello {
         if version != VERSION {
             return Err(format!("it speaks version {version} between nodes, and this program {VERSION}"));
         }
+        stream.read_exact(rest).await.map_err(|error| error.to_string())?;
+        let mut reader = quipu_wire::entry::Reader::new(rest);
         Ok(Hello {
             cluster: u128::from_le_bytes(reader.array().map_err(malformed)?),
             from: u64::from_le_bytes(reader.array().map_err(malformed)?),

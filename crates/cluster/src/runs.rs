@@ -21,8 +21,8 @@ const SILENCE_MAX: Duration = Duration::from_secs(3);
 pub(crate) struct Runs {
     began: Instant,
     heard: Mutex<HashMap<NodeId, Arc<Run>>>,
-    /// Those who hear another run of this node, and since when they have said so.
-    refusals: Mutex<HashMap<NodeId, Instant>>,
+    /// Those who hear another run of this node, and when they have said so for the first and for the last time.
+    refusals: Mutex<HashMap<NodeId, (Instant, Instant)>>,
 }
 
 struct Run {
@@ -86,15 +86,21 @@ impl Runs {
     pub(crate) fn note_refusal(&self, by: NodeId, is_refused: bool) {
         let mut refusals = self.refusals.lock();
         match is_refused {
-            true => _ = refusals.entry(by).or_insert_with(Instant::now),
-            false => _ = refusals.remove(&by),
+            true => {
+                let now = Instant::now();
+                refusals.entry(by).or_insert((now, now)).1 = now;
+            }
+            false => {
+                refusals.remove(&by);
+            }
         }
     }
 
-    /// Who hears another run of this node, and for how long they have said so.
+    /// Who hears another run of this node, and for how long they have said so. Who said it once and was not reached again may
+    /// have meant what was there before this process.
     pub(crate) fn refused_by(&self) -> Option<(NodeId, Duration)> {
-        let longest = |(by, since): (&NodeId, &Instant)| (*by, since.elapsed());
-        self.refusals.lock().iter().map(longest).max_by_key(|(_, since)| *since)
+        let said = |(by, (first, last)): (&NodeId, &(Instant, Instant))| (*by, *last - *first);
+        self.refusals.lock().iter().map(said).max_by_key(|(_, length)| *length)
     }
 }
 
@@ -149,9 +155,10 @@ mod tests {
     async fn refusals_are_forgotten_when_they_end() {
         let runs = Runs::new();
         runs.note_refusal(1, true);
-        tokio::time::advance(SILENCE_MAX).await;
-        runs.note_refusal(1, true);
         runs.note_refusal(3, true);
+        tokio::time::advance(SILENCE_MAX).await;
+        assert_eq!(runs.refused_by().map(|(_, length)| length), Some(Duration::ZERO), "said once");
+        runs.note_refusal(1, true);
         assert_eq!(runs.refused_by(), Some((1, SILENCE_MAX)));
         runs.note_refusal(1, false);
         runs.note_refusal(3, false);

@@ -3,6 +3,7 @@
 //! While as many are under way as may be, what comes waits, and goes together when there is room.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use quipu_counting::{Batch, Reply};
@@ -10,6 +11,8 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::raft::NotDone;
 
+/// What takes longer than this has nothing to do with how much there is to do: others need not wait for it.
+const PLACE_MAX: Duration = Duration::from_secs(1);
 /// The most requests that go together; one batch alone may have more.
 const REQUESTS_MAX: usize = 8_192;
 /// The most bytes of keys and ids; one batch alone may have more.
@@ -67,6 +70,7 @@ async fn run(
             },
         };
         let Ok(place) = Arc::clone(&under_way).acquire_owned().await else { return };
+        let mut place = Some(place);
         let (mut together, mut waiting) = (Batch::default(), Vec::new());
         let mut next = Some(first);
         while let Some(one) = next {
@@ -94,7 +98,15 @@ async fn run(
             return;
         };
         tokio::spawn(async move {
-            let mut replies = going.await.map(Vec::into_iter);
+            let mut going = going;
+            let done = match tokio::time::timeout(PLACE_MAX, &mut going).await {
+                Ok(done) => done,
+                Err(_) => {
+                    drop(place.take());
+                    going.await
+                }
+            };
+            let mut replies = done.map(Vec::into_iter);
             for (count, answer) in waiting {
                 let share = match &mut replies {
                     Ok(replies) => Ok(replies.by_ref().take(count).collect()),
@@ -154,6 +166,26 @@ mod tests {
         let sizes = sizes.lock().clone();
         assert_eq!(sizes.iter().sum::<usize>(), 210);
         assert!(sizes.len() < 20, "{sizes:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_hangs_holds_nobody_up_for_long() {
+        let way = Together::new(1, |batch| {
+            let count = batch.requests.len();
+            Some(Box::pin(async move {
+                match count {
+                    1 => std::future::pending().await,
+                    _ => Ok(vec![Reply::state(None); count]),
+                }
+            }))
+        });
+        let hangs = tokio::spawn({
+            let way = way.clone();
+            async move { way.go(batch(1)).await }
+        });
+        tokio::task::yield_now().await;
+        assert_eq!(way.go(batch(2)).await.map(|replies| replies.len()), Ok(2));
+        assert!(!hangs.is_finished());
     }
 
     #[tokio::test]

@@ -113,7 +113,7 @@ async fn nodes_count_over_tls_and_strangers_are_refused() {
     stranger.learn(&seed);
     assert!(stranger.ask(1, Bytes::from_static(b"\x01")).await.is_err());
     // A node that says to be another.
-    let liar = Peers::new(2, 2, Some(tls(&authority, folder.path(), 7)));
+    let liar = Peers::new(2, 1, Some(tls(&authority, folder.path(), 7)));
     liar.learn(&seed);
     assert!(liar.ask(1, Bytes::from_static(b"\x01\x00")).await.is_err());
     // A node of another cluster.

@@ -271,13 +271,16 @@ fn a_node_that_is_removed_while_it_runs_ends() {
 fn a_copy_of_a_data_folder_does_not_run_beside_it() {
     let folder = tempfile::tempdir().unwrap();
     let data = found(folder.path(), 3);
-    let servers: Vec<Server> = data.iter().map(|data| Server::start(data)).collect();
-    let all: Vec<&Server> = servers.iter().collect();
-    wait_until_settled(&all);
-    (0..10).for_each(|number| add(&all, &format!("counter:{number}"), &format!("id-{number}")));
+    let mut servers: Vec<Server> = data.iter().map(|data| Server::start(data)).collect();
+    wait_until_settled(&servers.iter().collect::<Vec<_>>());
+    (0..10).for_each(|number| add(&[&servers[0]], &format!("counter:{number}"), &format!("id-{number}")));
+    servers.remove(2).kill();
     let copy = folder.path().join("copy");
     let copied = Command::new("cp").args(["-r"]).args([&data[2], &copy]).status().unwrap();
     assert!(copied.success());
+    servers.push(Server::start(&data[2]));
+    let all: Vec<&Server> = servers.iter().collect();
+    wait_until_settled(&all);
     let settings = copy.join("cluster/node.toml");
     let text = std::fs::read_to_string(&settings).unwrap();
     let listen =

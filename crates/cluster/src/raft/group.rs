@@ -48,7 +48,7 @@ use crate::transport::{Transport, Unreached};
 pub struct Pace {
     /// How often a leader says that it is there.
     pub heartbeat: Duration,
-    /// How long nobody says so before there is an election: a random time between this and twice this.
+    /// How long nobody says so before there is an election: a lease of twice this, and a random time between this and twice this.
     pub election: Duration,
     /// Entries that stay in memory behind a checkpoint, for replicas that are a little behind.
     pub entries_kept: u64,
@@ -57,7 +57,7 @@ pub struct Pace {
 impl Default for Pace {
     fn default() -> Pace {
         Pace {
-            heartbeat: Duration::from_millis(200),
+            heartbeat: Duration::from_millis(250),
             election: Duration::from_millis(600),
             entries_kept: 512,
         }

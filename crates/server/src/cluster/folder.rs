@@ -242,6 +242,15 @@ pub fn invite(data: &Path, replaces: Option<u64>) -> anyhow::Result<(u64, String
         );
     };
     let authority = Authority::from_pem(read("authority.pem")?, &key)?;
+    if replaces == Some(identity.node) {
+        bail!(
+            "{} is that of node {} itself; put authority-key.pem and invited from {} into the folder of another node, and replace \
+             it from there",
+            data.display(),
+            identity.node,
+            folder.path.display()
+        );
+    }
     // One at a time: no two nodes may have one number.
     let one = fs::File::open(&folder.path).context("cannot open the folder")?;
     one.lock().context("cannot lock the folder")?;

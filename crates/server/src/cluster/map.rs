@@ -123,8 +123,13 @@ impl Map {
 
     /// How many nodes beside the leader have what was acknowledged, at least.
     pub fn replicas_certain(&self) -> i64 {
-        let others = |replicas: &Vec<u64>| (replicas.len() / 2) as i64;
-        self.node.meta(|meta| meta.placement.replicas.iter().map(others).min()).unwrap_or(0)
+        let others = |count: usize| (count / 2) as i64;
+        let shall =
+            self.node.meta(|meta| meta.placement.replicas.iter().map(|held| others(held.len())).min());
+        // Those who shall hold it may not have it yet.
+        let held = (0..self.node.partitions()).filter_map(|partition| self.node.group(partition));
+        let are = held.map(|group| others(group.voters().len())).min();
+        are.into_iter().chain(shall).min().unwrap_or(0)
     }
 
     /// How things stand.
