@@ -184,7 +184,9 @@ mod tests {
             async move { way.go(batch(1)).await }
         });
         tokio::task::yield_now().await;
-        assert_eq!(way.go(batch(2)).await.map(|replies| replies.len()), Ok(2));
+        let other =
+            tokio::time::timeout(PLACE_MAX * 2, way.go(batch(2))).await.expect("it waits for nothing");
+        assert_eq!(other.map(|replies| replies.len()), Ok(2));
         assert!(!hangs.is_finished());
     }
 

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use support::cluster::{
-    add, ask, found, free_address, free_ports, quipu, value, wait_for, wait_until, wait_until_settled,
+    add, ask, found, free_address, free_ports, quipu, start_settled, value, wait_for, wait_until,
+    wait_until_settled,
 };
 use support::{QUIPU, Server, run};
 
@@ -20,8 +21,7 @@ use support::{QUIPU, Server, run};
 fn three_servers_count_as_one_while_one_after_the_other_is_killed() {
     let folder = tempfile::tempdir().unwrap();
     let data = found(folder.path(), 3);
-    let mut servers: Vec<Server> = data.iter().map(|data| Server::start(data)).collect();
-    wait_until_settled(&servers.iter().collect::<Vec<_>>());
+    let mut servers = start_settled(&data);
     let keys: Vec<String> = (0..8).map(|number| format!("counter:{number}")).collect();
     let mut rounds = 0;
     for (victim, data) in data.iter().enumerate() {
@@ -186,9 +186,8 @@ fn a_lost_node_is_replaced_by_another_and_cannot_come_back() {
     let folder = tempfile::tempdir().unwrap();
     let mut data = found(folder.path(), 4);
     let fourth = data.remove(3);
-    let mut servers: Vec<Server> = data.iter().map(|data| Server::start(data)).collect();
+    let mut servers = start_settled(&data);
     let all: Vec<&Server> = servers.iter().collect();
-    wait_until_settled(&all);
     (0..40).for_each(|number| add(&all, &format!("counter:{}", number % 10), &format!("first-{number}")));
     servers.remove(2).kill();
     servers.push(Server::start(&fourth));
@@ -227,8 +226,7 @@ fn a_lost_node_is_replaced_by_another_and_cannot_come_back() {
 fn a_node_takes_the_place_of_one_that_lost_its_disk() {
     let folder = tempfile::tempdir().unwrap();
     let data = found(folder.path(), 3);
-    let mut servers: Vec<Server> = data.iter().map(|data| Server::start(data)).collect();
-    wait_until_settled(&servers.iter().collect::<Vec<_>>());
+    let mut servers = start_settled(&data);
     (0..40)
         .for_each(|number| add(&[&servers[0]], &format!("counter:{}", number % 10), &format!("id-{number}")));
     servers.remove(2).kill();
@@ -254,8 +252,7 @@ fn a_node_takes_the_place_of_one_that_lost_its_disk() {
 fn a_node_that_is_removed_while_it_runs_ends() {
     let folder = tempfile::tempdir().unwrap();
     let data = found(folder.path(), 4);
-    let mut servers: Vec<Server> = data.iter().map(|data| Server::start(data)).collect();
-    wait_until_settled(&servers.iter().collect::<Vec<_>>());
+    let mut servers = start_settled(&data);
     (0..40)
         .for_each(|number| add(&[&servers[0]], &format!("counter:{}", number % 10), &format!("id-{number}")));
     let said = servers[0].client(&["cluster", "remove", "4"]);
@@ -271,8 +268,7 @@ fn a_node_that_is_removed_while_it_runs_ends() {
 fn a_copy_of_a_data_folder_does_not_run_beside_it() {
     let folder = tempfile::tempdir().unwrap();
     let data = found(folder.path(), 3);
-    let mut servers: Vec<Server> = data.iter().map(|data| Server::start(data)).collect();
-    wait_until_settled(&servers.iter().collect::<Vec<_>>());
+    let mut servers = start_settled(&data);
     (0..10).for_each(|number| add(&[&servers[0]], &format!("counter:{number}"), &format!("id-{number}")));
     servers.remove(2).kill();
     let copy = folder.path().join("copy");
@@ -341,8 +337,7 @@ fn converse(address: SocketAddr, commands: &[Vec<String>]) -> String {
 fn what_cannot_be_decided_together_is_refused_and_does_no_harm() {
     let folder = tempfile::tempdir().unwrap();
     let data = found(folder.path(), 3);
-    let servers: Vec<Server> = data.iter().map(|data| Server::start(data)).collect();
-    wait_until_settled(&servers.iter().collect::<Vec<_>>());
+    let servers = start_settled(&data);
     let words = |line: &str| line.split(' ').map(String::from).collect::<Vec<String>>();
     for server in &servers {
         let crossing = ["MULTI", "INCR qa", "INCR zb", "EXEC"].map(words);

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use quipu_counting::slot::{partition, slot};
 use rustix::process::Signal;
 use serde_json::Value;
-use support::cluster::{add, ask, described, found, value, wait_until, wait_until_settled};
+use support::cluster::{add, ask, described, found, start_settled, value, wait_until};
 use support::{Response, Server};
 
 const PARTITIONS: u16 = 16;
@@ -22,8 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Three servers, of which each leads what it should.
 fn start(data: &[PathBuf]) -> Vec<Server> {
-    let servers: Vec<Server> = data.iter().map(|data| Server::start(data)).collect();
-    wait_until_settled(&servers.iter().collect::<Vec<_>>());
+    let servers = start_settled(data);
     let is_led = |partition: &Value| partition["leader"] == partition["replicas"][0];
     wait_until(&servers[0], |cluster| cluster["partitions"].as_array().unwrap().iter().all(is_led));
     servers

@@ -11,7 +11,7 @@ use resp_support::Client;
 use rustix::process::Signal;
 use serde_json::Value;
 use support::Server;
-use support::cluster::{described, found, wait_until_settled};
+use support::cluster::{described, found, start_settled};
 
 /// One of the keys of these tests; they are spread over all partitions.
 fn key(number: usize) -> String {
@@ -77,9 +77,8 @@ fn wait_for_value(server: &Server, key: &str, value: i64) {
 fn every_replica_answers_and_says_how_far_behind_it_may_be() {
     let folder = tempfile::tempdir().unwrap();
     let data = found(folder.path(), 3);
-    let servers: Vec<Server> = data.iter().map(|data| Server::start(data)).collect();
+    let servers = start_settled(&data);
     let all: Vec<&Server> = servers.iter().collect();
-    wait_until_settled(&all);
     for round in 1..=5 {
         for number in 0..KEYS {
             add(&all, &key(number), &format!("round-{round}"));
@@ -118,9 +117,8 @@ fn every_replica_answers_and_says_how_far_behind_it_may_be() {
 fn a_node_that_is_left_alone_goes_on_answering_and_says_that_it_is_further_and_further_behind() {
     let folder = tempfile::tempdir().unwrap();
     let data = found(folder.path(), 3);
-    let mut servers: Vec<Server> = data.iter().map(|data| Server::start(data)).collect();
+    let mut servers = start_settled(&data);
     let all: Vec<&Server> = servers.iter().collect();
-    wait_until_settled(&all);
     wait_until_known(&servers[0]);
     (0..KEYS).for_each(|number| add(&all, &key(number), "first"));
     let first_at = Instant::now();
@@ -199,9 +197,8 @@ fn a_node_that_is_left_alone_goes_on_answering_and_says_that_it_is_further_and_f
 fn who_does_not_hold_a_counter_asks_those_who_do() {
     let folder = tempfile::tempdir().unwrap();
     let data = found(folder.path(), 5);
-    let mut servers: Vec<Server> = data.iter().map(|data| Server::start(data)).collect();
+    let mut servers = start_settled(&data);
     let all: Vec<&Server> = servers.iter().collect();
-    wait_until_settled(&all);
     (0..KEYS).for_each(|number| add(&all, &key(number), "first"));
     let at = Instant::now();
     for server in &servers {

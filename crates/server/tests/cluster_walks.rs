@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use quipu_wire::resp::{ReplyDecoder, Value};
 use resp_support::Client;
 use support::Server;
-use support::cluster::{found, wait_until_settled};
+use support::cluster::{found, start_settled};
 
 const KEYS: usize = 3_000;
 
@@ -82,8 +82,7 @@ fn value_of(key: &str) -> i64 {
 fn every_node_shows_all_counters_also_those_it_does_not_hold() {
     let folder = tempfile::tempdir().unwrap();
     let data = found(folder.path(), 5);
-    let mut servers: Vec<Server> = data.iter().map(|data| Server::start(data)).collect();
-    wait_until_settled(&servers.iter().collect::<Vec<_>>());
+    let mut servers = start_settled(&data);
     let wanted = keys();
     let mut writer = Client::connect(servers[0].resp);
     for key in &wanted {

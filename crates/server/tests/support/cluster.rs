@@ -123,6 +123,13 @@ pub fn wait_until(server: &Server, is_so: impl Fn(&Value) -> bool) {
     }
 }
 
+/// Servers over these folders, once each partition is where it should be.
+pub fn start_settled(data: &[PathBuf]) -> Vec<Server> {
+    let servers: Vec<Server> = data.iter().map(|data| Server::start(data)).collect();
+    wait_until_settled(&servers.iter().collect::<Vec<_>>());
+    servers
+}
+
 /// Waits until every partition is led by somebody who finds it where it should be, with nobody behind: everywhere, or in a larger
 /// cluster at three nodes.
 pub fn wait_until_settled(servers: &[&Server]) {
