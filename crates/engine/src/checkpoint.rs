@@ -88,12 +88,15 @@ impl Engine {
         let runs = written.as_ref().ok().and_then(Option::as_deref);
         self.end_cut(partition, runs, &producers, between);
         if runs.is_some() {
-            self.drop_earlier_lives(partition, generation)?;
             cuts[usize::from(partition)] = cut.offset;
             if let Some(replication) = self.replication() {
-                self.partitions[usize::from(partition)].lock().durable_mark.clone_from(&mark);
+                let mut held = self.partitions[usize::from(partition)].lock();
+                held.durable_mark.clone_from(&mark);
+                held.durable_generation = generation;
+                drop(held);
                 replication.checkpointed(partition, &mark);
             }
+            self.drop_earlier_lives(partition, generation)?;
             let oldest = self.needed_from(cuts);
             self.oldest_cut.store(oldest, Ordering::Release);
             self.log.free_below(oldest).map_err(|error| ColdError::Refused(error.to_string()))?;

@@ -66,6 +66,8 @@ pub struct Partition {
     pub mark: Vec<u8>,
     /// What the mark was at the last durable checkpoint.
     pub durable_mark: Vec<u8>,
+    /// Which generation that checkpoint is of: an earlier one from the moment everything is deleted until the next one.
+    pub durable_generation: u32,
     /// Effects of the running batch.
     pub effects: Vec<u8>,
     /// The running checkpoint.
@@ -128,6 +130,7 @@ impl Partition {
             due_rows: Vec::new(),
             mark: Vec::new(),
             durable_mark: Vec::new(),
+            durable_generation: 0,
             effects: Vec::new(),
             cut: CutPhase::None,
             evictions: Box::new([0; EVICTION_GROUPS]),

@@ -269,6 +269,7 @@ pub fn load_partition(
     partition.count = cut.count;
     partition.ledger = cut.ledger;
     partition.generation = generation;
+    partition.durable_generation = generation;
     partition.complete = cut.count == 0;
     partition.mark = cold.get(space, rows::MARK_KEY)?.unwrap_or_default();
     partition.durable_mark.clone_from(&partition.mark);

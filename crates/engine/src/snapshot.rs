@@ -46,7 +46,7 @@ impl Engine {
         let mut out = Summed { inner: out, crc: crc32fast::Hasher::new() };
         out.write_all(MAGIC)?;
         out.write_all(&VERSION.to_le_bytes())?;
-        let generation = self.partitions[usize::from(partition)].lock().generation;
+        let generation = self.partitions[usize::from(partition)].lock().durable_generation;
         let space = rows::partition_space(partition, generation);
         let (mut cut, mut mark) = (None, Vec::new());
         // One scan, so all rows are of one checkpoint.

@@ -6,6 +6,7 @@
 //! | `add likes 5 id a at node 1 -> 5` | the value, `5 again` if the id was known, or the code of the refusal |
 //! | `add likes 1 ids a to 40 at node 1 -> 40` | under the ids a1 to a40, one after the other; the last answer |
 //! | `read likes at node 1 -> 5` | |
+//! | `clear at node 1 -> 2` | FLUSHALL: how many counters there were |
 //! | `ask w: add likes 5 id a at node 1`, `answer to w -> 5` | the same, with other steps in between |
 //! | `call old the leader of likes` | a name for a node; also `a follower of likes` |
 //! | `cut old from nodes 2 3`, `cut old from all`, `heal` | in both directions; what is cut is lost |
@@ -88,7 +89,7 @@ impl Stage {
                 self.world.found(number(count)?).await?;
                 return self.settle().await;
             }
-            ["add", ..] | ["read", ..] => return self.request(&words)?.run().await,
+            ["add", ..] | ["read", ..] | ["clear", ..] => return self.request(&words)?.run().await,
             ["ask", name, ref request @ ..] => {
                 let request = self.request(request)?;
                 self.asked.insert(name.to_string(), tokio::spawn(async move { request.run().await }));
@@ -184,6 +185,11 @@ impl Stage {
             ["read", key, "at", node] => {
                 let mut batch = Batch::default();
                 batch.push(key.as_bytes(), Action::Read);
+                Ok(Request { node: self.node(node)?, batches: vec![batch] })
+            }
+            ["clear", "at", node] => {
+                let mut batch = Batch::default();
+                batch.push(b"", Action::Clear);
                 Ok(Request { node: self.node(node)?, batches: vec![batch] })
             }
             _ => Err(format!("nobody knows how to ask this: {}", words.join(" "))),
