@@ -12,6 +12,8 @@ pub enum Plant {
     AppliesTwice,
     /// Votes are not written down.
     ForgetsVotes,
+    /// A replica that was started again votes whatever it promised before.
+    ForgetsPromises,
 }
 
 #[cfg(feature = "plants")]

@@ -33,14 +33,17 @@ use openraft::{ChangeMembers, Raft, SnapshotPolicy};
 use parking_lot::Mutex;
 use quipu_engine::Engine;
 use quipu_wire::entry::{Malformed, Reader, put_bytes, put_varint};
+use tokio::time::Instant;
 
 use super::codec::{put_vote, read_vote};
 use super::journal::{GroupLog, Journal};
 use super::machine::{Machine, Mark, SnapshotSource, nameless_file};
 use super::message;
 use super::meta_machine::{MetaMachine, MetaState};
+use super::runtime::chance;
 use super::types::{Answer, Command, Membership, NodeId, Types, Vote};
 use crate::blocking::blocking;
+use crate::plant::{Plant, is_planted};
 use crate::transport::{Transport, Unreached};
 
 /// How fast a group notices things.
@@ -52,6 +55,14 @@ pub struct Pace {
     pub election: Duration,
     /// Entries that stay in memory behind a checkpoint, for replicas that are a little behind.
     pub entries_kept: u64,
+}
+
+impl Pace {
+    /// For how long who has answered a leader votes for nobody else. The leader trusts it for a lease since it asked, which is a
+    /// fifth less: so much may the speeds of their clocks differ.
+    pub fn promise(&self) -> Duration {
+        self.election * 5 / 2
+    }
 }
 
 impl Default for Pace {
@@ -118,8 +129,36 @@ pub struct Group<M: State = Machine> {
     engine: Arc<Engine>,
     log: GroupLog,
     has_news: Arc<AtomicBool>,
+    standing: Arc<Standing>,
     /// Snapshots that others are sending, by sender.
     arriving: Mutex<BTreeMap<NodeId, Arriving>>,
+}
+
+/// When a replica may vote and stand for the lead.
+///
+/// Whoever answers a leader promises to elect nobody else for a while, and the leader answers reads on the strength of that. openraft
+/// forgets the promise when the replica is started again, so one that may have promised something before keeps to it from its
+/// start. Who was handed the lead by the leader itself gets votes all the same.
+struct Standing {
+    /// When the last promise was made.
+    promised_at: Mutex<Option<Instant>>,
+    /// How long it holds.
+    promise: Duration,
+    /// It does not stand yet. That takes a random time longer than it does not vote: those who were started together must not all
+    /// stand together.
+    stands_later: AtomicBool,
+    /// Whether it stands otherwise.
+    may: AtomicBool,
+}
+
+impl Standing {
+    fn promise(&self) {
+        *self.promised_at.lock() = Some(Instant::now());
+    }
+
+    fn has_promised(&self) -> bool {
+        self.promised_at.lock().is_some_and(|at| at.elapsed() < self.promise)
+    }
 }
 
 struct Arriving {
@@ -178,11 +217,39 @@ impl<M: State> Group<M> {
     ) -> Result<Group<M>, String> {
         let (number, engine) = (links.group, Arc::clone(&links.engine));
         let log = journal.group(usize::from(number));
-        let config = openraft::Config { enable_elect: log.is_complete(), ..config(number, pace) };
+        // Not before it is known whether it may have promised something.
+        let config = openraft::Config { enable_elect: false, ..config(number, pace) };
         let config = config.validate().map_err(|error| error.to_string())?;
         let raft = Raft::new(node, Arc::new(config), links, log.clone(), machine).await;
         let raft = raft.map_err(|error| format!("group {number}: {error}"))?;
-        Ok(Group { raft, engine, log, has_news, arriving: Mutex::default() })
+        // One that has never voted has followed nobody, and one that is all there is has followed itself.
+        let is_sole_voter = raft
+            .with_raft_state(move |state| state.membership_state.effective().voter_ids().eq([node]))
+            .await
+            .map_err(|error| format!("group {number}: {error}"))?;
+        let is_bound = match log.vote() {
+            Some(vote) => !(is_sole_voter && vote.leader_id.node_id == node),
+            None => false,
+        };
+        let is_bound = is_bound && !is_planted(Plant::ForgetsPromises);
+        let standing = Arc::new(Standing {
+            promised_at: Mutex::default(),
+            promise: pace.promise(),
+            stands_later: AtomicBool::new(is_bound),
+            may: AtomicBool::new(false),
+        });
+        let group = Group { raft, engine, log, has_news, standing, arriving: Mutex::default() };
+        group.stand(group.is_complete());
+        if is_bound {
+            group.standing.promise();
+            let (raft, standing) = (group.raft.clone(), Arc::clone(&group.standing));
+            tokio::spawn(async move {
+                tokio::time::sleep(pace.promise() + chance(pace.election)).await;
+                standing.stands_later.store(false, Ordering::SeqCst);
+                raft.runtime_config().elect(standing.may.load(Ordering::SeqCst));
+            });
+        }
+        Ok(group)
     }
 
     /// Whether it belongs to a group at all.
@@ -345,7 +412,8 @@ impl<M: State> Group<M> {
 
     /// Lets it stand for the lead or not.
     pub fn stand(&self, may: bool) {
-        self.raft.runtime_config().elect(may);
+        self.standing.may.store(may, Ordering::SeqCst);
+        self.raft.runtime_config().elect(may && !self.standing.stands_later.load(Ordering::SeqCst));
     }
 
     /// Hands the lead to another replica, if this one has it. From then on it does nothing as a leader, whether the other takes it
@@ -402,11 +470,20 @@ impl<M: State> Group<M> {
             1 => {
                 let request = message::read_append(reader).map_err(malformed)?;
                 let response = self.raft.append_entries(request).await.map_err(|error| error.to_string())?;
+                if !matches!(response, AppendEntriesResponse::HigherVote(_)) {
+                    self.standing.promise();
+                }
                 message::put_appended(out, &response);
             }
             2..=4 if !self.log.is_complete() => return Err("this replica is not complete yet".into()),
             2 | 3 => {
                 let request = message::read_ask(reader).map_err(malformed)?;
+                if self.standing.has_promised() && !request.leadership_transfer {
+                    return Err(
+                        "this replica has answered another leader just now, or may have before its start"
+                            .into(),
+                    );
+                }
                 let response = match kind {
                     2 => self.raft.vote(request).await,
                     _ => self.raft.pre_vote(request).await,
@@ -429,6 +506,7 @@ impl<M: State> Group<M> {
                 let snapshot =
                     SnapshotOf::<Types, _> { meta: mark.meta(), snapshot: SnapshotSource::Received(file) };
                 let installed = self.raft.install_full_snapshot(vote, snapshot).await;
+                self.standing.promise();
                 put_vote(out, &installed.map_err(|error| error.to_string())?.vote);
             }
             _ => return Err("a question that this version does not know".into()),

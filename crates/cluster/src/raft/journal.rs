@@ -329,6 +329,11 @@ impl GroupLog {
         group.first_index() + group.entries.len() as u64 >= group.complete_at
     }
 
+    /// Whom the node follows, if it has ever followed anybody.
+    pub fn vote(&self) -> Option<Vote> {
+        self.group.lock().vote
+    }
+
     fn record(&self, kind: u8) -> Vec<u8> {
         let mut record = vec![kind];
         put_varint(&mut record, self.number as u64);

@@ -9,7 +9,7 @@ use openraft::TokioRuntime as Tokio;
 use openraft::async_runtime::AsyncRuntime;
 use openraft::{OptionalSend, TokioInstant};
 use rand_openraft::rngs::SmallRng;
-use rand_openraft::{Rng, SeedableRng};
+use rand_openraft::{Rng, RngExt, SeedableRng};
 
 thread_local! {
     static SEED: Cell<Option<u64>> = const { Cell::new(None) };
@@ -18,6 +18,11 @@ thread_local! {
 /// From now on all chances that groups take on this thread come from this seed.
 pub fn seed_chances(seed: u64) {
     SEED.set(Some(seed));
+}
+
+/// A random time up to this one.
+pub fn chance(most: Duration) -> Duration {
+    most.mul_f64(Runtime::thread_rng().random())
 }
 
 /// See the head of this file.

@@ -8,7 +8,7 @@
 //! | `read likes at node 1 -> 5` | |
 //! | `clear at node 1 -> 2` | FLUSHALL: how many counters there were |
 //! | `ask w: add likes 5 id a at node 1`, `answer to w -> 5` | the same, with other steps in between |
-//! | `call old the leader of likes` | a name for a node; also `a follower of likes` |
+//! | `call old the leader of likes` | a name for a node; also `a follower of likes`, `another follower of likes` |
 //! | `cut old from nodes 2 3`, `cut old from all`, `heal` | in both directions; what is cut is lost |
 //! | `cut old from all for 500 ms, 10 times` | healed as long in between |
 //! | `hold what old says`, `release` | what is held arrives once it is released |
@@ -20,6 +20,7 @@
 //! | `wait 500 ms` | |
 //! | `note leaders but of old`, `leaders are as noted` | of every group that another leads: who, and in which term |
 //! | `note snapshots`, `old got a snapshot` | since then, within patience |
+//! | `for 2 s nobody else leads likes` | of all who answer reads without asking others, the newest leads |
 //! | `partitions of node 4 -> 1` | how many it holds |
 //! | `all replicas agree` | waits until all have carried out the same, and are the same |
 
@@ -143,6 +144,13 @@ impl Stage {
                 let held = (0..PARTITIONS).filter(|partition| node.engine().holds(*partition)).count();
                 return Ok(held.to_string());
             }
+            ["for", time, unit, "nobody", "else", "leads", key] => {
+                let until = Instant::now() + duration(time, unit)?;
+                while Instant::now() < until {
+                    self.is_one_leader(partition(slot(key.as_bytes()), PARTITIONS)).await?;
+                    sleep(Duration::from_millis(1)).await;
+                }
+            }
             ["all", "replicas", "agree"] => return until(|| self.agree()).await,
             _ => return Err(format!("nobody knows how to do this: {text}")),
         }
@@ -214,6 +222,21 @@ impl Stage {
         leaders
     }
 
+    /// Whether nobody trusts its lease who is not the newest of those who lead.
+    async fn is_one_leader(&self, partition: u16) -> Result<(), String> {
+        let newest = self.leaders().get(&partition).copied();
+        for node in self.world.machines.running() {
+            let Some(group) = node.group(partition) else { continue };
+            if group.leader() == Some(node.id())
+                && newest.is_some_and(|(leader, _)| leader != node.id())
+                && group.is_confirmed().await
+            {
+                return Err(format!("{newest:?} leads, and node {} trusts its lease", node.id()));
+            }
+        }
+        Ok(())
+    }
+
     fn find(&self, whom: &[&str]) -> Result<NodeId, String> {
         let leaders = self.leaders();
         let leader = |key: &str| {
@@ -226,6 +249,10 @@ impl Stage {
             ["a", "follower", "of", key] => {
                 let leader = leader(key)?;
                 ids.into_iter().find(|id| *id != leader)
+            }
+            ["another", "follower", "of", key] => {
+                let leader = leader(key)?;
+                ids.into_iter().rfind(|id| *id != leader)
             }
             _ => None,
         };
