@@ -283,9 +283,14 @@ impl Node {
         if partition >= self.partitions {
             return Err(format!("there is no partition {partition}"));
         }
-        if !self.engine.holds(partition) {
+        let is_given_up = self.journal.is_forgotten(usize::from(partition));
+        if !self.engine.holds(partition) || is_given_up {
             let (engine, journal) = (Arc::clone(&self.engine), Arc::clone(&self.journal));
             let hold = move || {
+                if is_given_up {
+                    // Perhaps not all of it is gone yet.
+                    engine.let_go(partition).map_err(|error| error.to_string())?;
+                }
                 journal.begin_anew(usize::from(partition), complete_at).map_err(|error| error.to_string())?;
                 engine.begin_to_hold(partition, &Mark::default().encode()).map_err(|error| error.to_string())
             };

@@ -224,20 +224,34 @@ impl Node {
         Ok(group.members())
     }
 
-    /// Lets go of partitions that others hold by now.
+    /// Lets go of partitions that others hold by now; what an earlier attempt left half way is brought to an end, or taken up again.
     pub(crate) async fn let_go_of_strays(&self) {
         if !Placing::is_time(&mut self.placing.lock().strays_at) {
             return;
         }
         let placed = self.meta.read(|meta| meta.placement.replicas.clone());
         for (replicas, partition) in placed.iter().zip(0u16..) {
-            if !replicas.contains(&self.id)
-                && self.group(partition).is_some()
-                && self.is_stray(partition).await
-                && let Err(why) = self.let_go(partition).await
-            {
-                tracing::warn!("partition {partition} should go and cannot: {why}");
+            let (is_placed, is_here) = (replicas.contains(&self.id), self.group(partition).is_some());
+            if is_here == is_placed && self.engine.holds(partition) == is_here {
+                continue;
             }
+            let done = match is_placed || !self.is_stray(partition).await {
+                true => self.take_up(partition).await,
+                false => self.let_go(partition).await,
+            };
+            if let Err(why) = done {
+                tracing::warn!("partition {partition} is neither here nor gone: {why}");
+            }
+        }
+    }
+
+    /// Starts the replica of a partition that is here, unless it runs.
+    async fn take_up(&self, partition: u16) -> Result<(), String> {
+        let _one = self.holding.lock().await;
+        let is_given_up = self.journal.is_forgotten(usize::from(partition));
+        match self.group(partition).is_none() && self.engine.holds(partition) && !is_given_up {
+            true => self.start(partition).await,
+            false => Ok(()),
         }
     }
 
@@ -251,10 +265,11 @@ impl Node {
     async fn let_go(&self, partition: u16) -> Result<(), String> {
         let _one = self.holding.lock().await;
         let held = self.groups.write().get_mut(usize::from(partition)).and_then(Option::take);
-        let Some(held) = held else { return Ok(()) };
-        held.group.stop().await;
+        if let Some(held) = held {
+            held.group.stop().await;
+        }
         // Asked again now that it has stopped: what is taken away must not be what somebody has come to count on.
-        if !self.is_stray(partition).await {
+        if !self.journal.is_forgotten(usize::from(partition)) && !self.is_stray(partition).await {
             return self.start(partition).await;
         }
         let (engine, journal) = (Arc::clone(&self.engine), Arc::clone(&self.journal));

@@ -4,7 +4,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use openraft::StorageError;
 use openraft::entry::RaftEntry;
@@ -12,10 +11,13 @@ use openraft::storage::{IOFlushed, RaftLogStorage};
 use openraft::testing::log::{StoreBuilder, Suite};
 use openraft::vote::RaftLeaderId;
 use openraft::{EntryPayload, RaftLogReader};
+use quipu_cluster::command;
 use quipu_cluster::raft::{
     Command, Entry, GroupLog, Journal, JournalReader, LogId, Machine, Mark, Types, Vote,
 };
-use quipu_engine::{Engine, Options, Replication};
+use quipu_counting::slot::{partition, slot};
+use quipu_counting::{Action, Add, Batch};
+use quipu_engine::{Engine, Options, Replication, Step};
 use quipu_store::LogOptions;
 
 const PARTITION: u16 = 3;
@@ -56,7 +58,7 @@ impl Node {
     }
 
     fn machine(&self) -> Machine {
-        Machine::new(Arc::clone(&self.engine), PARTITION, Arc::new(AtomicBool::new(false))).unwrap()
+        Machine::new(Arc::clone(&self.engine), PARTITION, Arc::default()).unwrap()
     }
 }
 
@@ -73,6 +75,10 @@ impl StoreBuilder<Types, GroupLog, Machine, tempfile::TempDir> for Builder {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn openrafts_own_suite() {
     Suite::test_all(Builder).await.unwrap();
+}
+
+fn of(key: &str) -> u16 {
+    partition(slot(key.as_bytes()), options().partitions)
 }
 
 fn log_id(term: u64, index: u64) -> LogId {
@@ -145,7 +151,8 @@ async fn what_freed_segments_said_is_said_again() {
         assert!(first_segment.exists());
         // As if everything up to entry 17 were carried out.
         let mark = Mark { applied: Some(log_id(9, 17)), ..Mark::default() };
-        node.engine.apply_nothing(PARTITION, &mark.encode());
+        let (from, to) = (node.engine.mark(PARTITION), mark.encode());
+        node.engine.apply_nothing(PARTITION, Step { from: &from, to: &to }).unwrap();
         node.engine.checkpoint(PARTITION).unwrap();
         log.purge(log_id(9, 17)).await.unwrap();
         assert!(!first_segment.exists(), "nobody needs it");
@@ -203,5 +210,39 @@ async fn whoever_begins_anew_takes_part_once_it_has_all_it_may_have_agreed_to() 
     append(&mut log, [entry(2, 4)]).await;
     assert!(log.is_complete());
     drop(log);
+    node.close();
+}
+
+/// Two that take themselves for the state of one partition: what one has carried out, the other does not carry out again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_does_not_follow_is_not_carried_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = Node::open(&folder.path().join("data"));
+    let key = (0..).map(|number| format!("counter:{number}")).find(|key| of(key) == PARTITION).unwrap();
+    let add = |index| {
+        let mut batch = Batch::default();
+        batch.push(key.as_bytes(), Action::Add(Add::plain(1)));
+        Entry::new(log_id(1, index), EntryPayload::Normal(Command(command::batch(7, &batch).into())))
+    };
+    let value = || {
+        let mut batch = Batch::default();
+        batch.push(key.as_bytes(), Action::Read);
+        node.engine.read(PARTITION, &mut batch, 7).unwrap();
+        batch.replies[0].cell.value
+    };
+    let (mut first, mut second) = (node.machine(), node.machine());
+    first.take(add(0)).unwrap();
+    let blank = Entry::new(log_id(1, 0), EntryPayload::Blank);
+    for entry in [add(0), blank] {
+        assert!(second.take(entry).is_err());
+    }
+    assert_eq!(value(), 1);
+    first.take(add(1)).unwrap();
+    assert_eq!(value(), 2);
+    // It was let go of, and is none of theirs any more.
+    node.engine.let_go(PARTITION).unwrap();
+    assert!(first.take(add(2)).is_err());
+    assert!(!node.engine.holds(PARTITION));
+    drop((first, second));
     node.close();
 }

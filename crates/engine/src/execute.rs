@@ -30,6 +30,7 @@ use crate::fetch::{Fetched, Missing};
 use crate::ids::Known;
 use crate::partition::{Partition, hash, plain_delta};
 use crate::record::Flags;
+use crate::replicated::Step;
 use crate::table::RecordNumber;
 
 /// Requests in one batch. The fronts cut far earlier; this bounds the size of a log record and the time locks
@@ -58,8 +59,8 @@ pub enum Scope<'a> {
     Partition {
         /// Which.
         index: u16,
-        /// What it will have carried out with this batch, which was agreed on; `None` for one that only looks.
-        mark: Option<&'a [u8]>,
+        /// Where in what was agreed on this batch stands; `None` for one that only looks.
+        step: Option<Step<'a>>,
     },
 }
 
@@ -148,7 +149,7 @@ impl Engine {
     ) -> Result<Attempt, Unavailable> {
         let writes = may_write(batch);
         let appender = match (writes, scope) {
-            (true, Scope::Node | Scope::Partition { mark: None, .. }) if self.replication.is_some() => {
+            (true, Scope::Node | Scope::Partition { step: None, .. }) if self.replication.is_some() => {
                 return Err(Unavailable::Unsupported(
                     "what changes a replicated counter must be agreed on".into(),
                 ));
@@ -164,6 +165,9 @@ impl Engine {
         // Asked under the locks: memory may show a change that the log did not take.
         if let Some(reason) = self.failed() {
             return Err(Unavailable::Failed(reason));
+        }
+        if let Scope::Partition { step: Some(step), .. } = scope {
+            guards.iter().flatten().try_for_each(|held| held.check_step(step))?;
         }
         if let Some(crowded) = guards.iter().flatten().find(|held| yields && writes && self.is_crowded(held))
         {
@@ -191,10 +195,10 @@ impl Engine {
         };
         run.all(batch);
         match scope {
-            Scope::Partition { index, mark: Some(mark) } => {
+            Scope::Partition { index, step: Some(step) } => {
                 let held = run.held(index);
                 held.effects.clear();
-                held.set_mark(mark);
+                held.set_mark(step.to);
             }
             // Time is agreed on like everything else: looking does not move it.
             _ if self.replication.is_some() => {

@@ -57,5 +57,5 @@ pub use digest::Digest;
 pub use engine::Engine;
 pub use execute::REQUESTS_PER_BATCH_MAX;
 pub use options::{Clock, ID_WINDOW_MS_MIN, MEMORY_BYTES_MIN, OpenError, Options, memory_bytes_min};
-pub use replicated::{Found, Replication};
+pub use replicated::{Found, Replication, Step};
 pub use snapshot::SnapshotError;

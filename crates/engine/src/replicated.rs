@@ -31,6 +31,16 @@ pub trait Replication: Send + Sync {
     fn checkpointed(&self, partition: u16, mark: &[u8]);
 }
 
+/// From which mark to which something leads that was agreed on. It is not carried out where the partition has another mark: then it is
+/// not the replica that whoever carries it out takes it for.
+#[derive(Clone, Copy, Debug)]
+pub struct Step<'a> {
+    /// What the partition must have carried out.
+    pub from: &'a [u8],
+    /// What it has carried out then.
+    pub to: &'a [u8],
+}
+
 /// What a data folder is.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
@@ -133,8 +143,10 @@ impl Engine {
 
     /// Begins to hold a partition: empty, at this mark, durably. From then on the log is kept for it.
     pub fn begin_to_hold(&self, partition: u16, mark: &[u8]) -> Result<(), ColdError> {
-        self.partitions[usize::from(partition)].lock().set_mark(mark);
-        self.checkpoint(partition)
+        let held = || self.partitions[usize::from(partition)].lock();
+        held().set_mark(mark);
+        // What a restart would not find is not here.
+        self.checkpoint(partition).inspect_err(|_| held().mark.clear())
     }
 
     /// Holds a partition no longer: nothing of it stays.
@@ -164,14 +176,14 @@ impl Engine {
         partition: u16,
         batch: &mut Batch,
         time_ms: u64,
-        mark: &[u8],
+        step: Step<'_>,
     ) -> Result<(), Unavailable> {
-        self.run_in(Scope::Partition { index: partition, mark: Some(mark) }, batch, time_ms)
+        self.run_in(Scope::Partition { index: partition, step: Some(step) }, batch, time_ms)
     }
 
     /// Answers a batch that only looks, as the partition is here. What it needs is fetched first, so this may block.
     pub fn read(&self, partition: u16, batch: &mut Batch, now_ms: u64) -> Result<(), Unavailable> {
-        self.run_in(Scope::Partition { index: partition, mark: None }, batch, now_ms)
+        self.run_in(Scope::Partition { index: partition, step: None }, batch, now_ms)
     }
 
     /// Answers it if all it needs is in memory, and returns whether it was so.
@@ -181,7 +193,7 @@ impl Engine {
         batch: &mut Batch,
         now_ms: u64,
     ) -> Result<bool, Unavailable> {
-        let scope = Scope::Partition { index: partition, mark: None };
+        let scope = Scope::Partition { index: partition, step: None };
         let attempt = self.attempt(batch, now_ms, &Fetched::default(), true, scope)?;
         Ok(matches!(attempt, Attempt::Done(_)))
     }
@@ -201,23 +213,24 @@ impl Engine {
         }
     }
 
-    /// Carries out a change of policy. Returns whether one was there before.
+    /// Carries out a change of policy.
     pub fn apply_policy(
         &self,
         partition: u16,
         pattern: &[u8],
         policy: Option<Policy>,
         time_ms: u64,
-        mark: &[u8],
-    ) -> bool {
+        step: Step<'_>,
+    ) -> Result<(), Unavailable> {
         let mut held = self.partitions[usize::from(partition)].lock();
+        held.check_step(step)?;
         held.begin(time_ms);
         held.sequence += 1;
         let mut policies = Policies::clone(&held.policies);
-        let existed = policies.set(pattern, policy);
+        policies.set(pattern, policy);
         held.policies = Arc::new(policies);
-        held.set_mark(mark);
-        existed
+        held.set_mark(step.to);
+        Ok(())
     }
 
     /// Removes those of these counters whose time has come.
@@ -226,10 +239,11 @@ impl Engine {
         partition: u16,
         keys: &[Vec<u8>],
         time_ms: u64,
-        mark: &[u8],
+        step: Step<'_>,
     ) -> Result<(), Unavailable> {
         loop {
             let mut held = self.partitions[usize::from(partition)].lock();
+            held.check_step(step)?;
             let mut missing = Missing::default();
             for key in keys {
                 let hash = held.hash(key);
@@ -247,7 +261,7 @@ impl Engine {
                 self.expire(&mut held, key);
             }
             held.effects.clear();
-            held.set_mark(mark);
+            held.set_mark(step.to);
             return Ok(());
         }
     }
@@ -264,8 +278,11 @@ impl Engine {
     }
 
     /// Carries out something that changes no counter.
-    pub fn apply_nothing(&self, partition: u16, mark: &[u8]) {
-        self.partitions[usize::from(partition)].lock().set_mark(mark);
+    pub fn apply_nothing(&self, partition: u16, step: Step<'_>) -> Result<(), Unavailable> {
+        let mut held = self.partitions[usize::from(partition)].lock();
+        held.check_step(step)?;
+        held.set_mark(step.to);
+        Ok(())
     }
 
     /// Counters in memory whose time has come, as many as these at most: for whoever orders to have them removed.
@@ -343,6 +360,14 @@ pub(crate) fn read_meta(cold: &dyn ColdStore) -> Result<Option<(u64, Vec<u8>)>, 
 }
 
 impl Partition {
+    /// Whether this is where it goes on.
+    pub(crate) fn check_step(&self, step: Step<'_>) -> Result<(), Unavailable> {
+        match self.mark == step.from {
+            true => Ok(()),
+            false => Err(Unavailable::Failed(format!("partition {} is another than it was", self.index))),
+        }
+    }
+
     /// Everything up to this mark is carried out.
     pub(crate) fn set_mark(&mut self, mark: &[u8]) {
         self.mark.clear();

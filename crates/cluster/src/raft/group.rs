@@ -37,7 +37,7 @@ use tokio::time::Instant;
 
 use super::codec::{put_vote, read_vote};
 use super::journal::{GroupLog, Journal};
-use super::machine::{Machine, Mark, SnapshotSource, nameless_file};
+use super::machine::{Machine, Mark, SnapshotSource, Ties, nameless_file};
 use super::message;
 use super::meta_machine::{MetaMachine, MetaState};
 use super::runtime::chance;
@@ -128,7 +128,7 @@ pub struct Group<M: State = Machine> {
     raft: Raft<Types, M>,
     engine: Arc<Engine>,
     log: GroupLog,
-    has_news: Arc<AtomicBool>,
+    ties: Arc<Ties>,
     standing: Arc<Standing>,
     /// Snapshots that others are sending, by sender.
     arriving: Mutex<BTreeMap<NodeId, Arriving>>,
@@ -178,11 +178,11 @@ impl Group {
         pace: Pace,
         meta: Arc<MetaState>,
     ) -> Result<Group, String> {
-        let has_news = Arc::new(AtomicBool::new(false));
-        let machine = Machine::new(Arc::clone(&engine), number, Arc::clone(&has_news))
+        let ties = Arc::new(Ties::default());
+        let machine = Machine::new(Arc::clone(&engine), number, Arc::clone(&ties))
             .map_err(|error| format!("the mark of partition {number}: {error}"))?;
         let links = Links { group: number, meta, engine, transport };
-        Group::start(node, journal, links, pace, (machine, has_news)).await
+        Group::start(node, journal, links, pace, (machine, ties)).await
     }
 }
 
@@ -213,7 +213,7 @@ impl<M: State> Group<M> {
         journal: &Arc<Journal>,
         links: Links,
         pace: Pace,
-        (machine, has_news): (M, Arc<AtomicBool>),
+        (machine, ties): (M, Arc<Ties>),
     ) -> Result<Group<M>, String> {
         let (number, engine) = (links.group, Arc::clone(&links.engine));
         let log = journal.group(usize::from(number));
@@ -238,7 +238,7 @@ impl<M: State> Group<M> {
             stands_later: AtomicBool::new(is_bound),
             may: AtomicBool::new(false),
         });
-        let group = Group { raft, engine, log, has_news, standing, arriving: Mutex::default() };
+        let group = Group { raft, engine, log, ties, standing, arriving: Mutex::default() };
         group.stand(group.is_complete());
         if is_bound {
             group.standing.promise();
@@ -406,7 +406,7 @@ impl<M: State> Group<M> {
 
     /// The engine has made a checkpoint: what it contains may leave the log.
     pub async fn checkpointed(&self) {
-        self.has_news.store(true, Ordering::Release);
+        self.ties.has_news.store(true, Ordering::Release);
         let _ = self.raft.trigger().snapshot().await;
     }
 
@@ -444,9 +444,12 @@ impl<M: State> Group<M> {
         self.log.is_complete()
     }
 
-    /// Ends the replica.
+    /// Ends the replica: when this returns, nothing more is carried out.
     pub async fn stop(&self) {
+        self.ties.is_over.store(true, Ordering::Release);
         let _ = self.raft.shutdown().await;
+        // openraft leaves behind whoever carries things out, who may have more to do, or wait for room on a full disk.
+        drop(self.ties.at_work.lock().await);
     }
 
     /// Answers another replica.

@@ -16,7 +16,7 @@ use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 use openraft::type_config::alias::{SnapshotMetaOf, SnapshotOf, StoredMembershipOf};
 use openraft::{EntryPayload, OptionalSend};
 use quipu_counting::{Refusal, Reply, Unavailable};
-use quipu_engine::Engine;
+use quipu_engine::{Engine, Step};
 use quipu_wire::entry::{Malformed, Reader};
 
 use super::codec::{put_log_id, put_maybe, put_membership, read_log_id, read_maybe, read_membership};
@@ -76,66 +76,92 @@ fn is_full(error: &io::Error) -> bool {
     matches!(inner, Some(Unavailable::Full(_)))
 }
 
+/// What a group and its state know of each other.
+#[derive(Default)]
+pub struct Ties {
+    /// The engine has made a checkpoint that the group has not heard of.
+    pub has_news: AtomicBool,
+    /// The group ends: nothing more is carried out.
+    pub is_over: AtomicBool,
+    /// The state holds this for as long as it may carry something out.
+    pub at_work: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl Ties {
+    fn check(&self) -> io::Result<()> {
+        match self.is_over.load(Ordering::Acquire) {
+            true => Err(io::Error::other("this replica ends")),
+            false => Ok(()),
+        }
+    }
+}
+
 /// The state of one group.
 pub struct Machine {
     engine: Arc<Engine>,
     partition: u16,
     mark: Mark,
-    /// The engine has made a checkpoint that the group has not heard of.
-    has_news: Arc<AtomicBool>,
+    ties: Arc<Ties>,
+    _at_work: tokio::sync::OwnedMutexGuard<()>,
     /// Nothing has been carried out since the start.
     is_fresh: bool,
 }
 
 impl Machine {
     /// The state of a partition that the node holds.
-    pub fn new(engine: Arc<Engine>, partition: u16, has_news: Arc<AtomicBool>) -> Result<Machine, Malformed> {
-        let mark = Mark::decode(&engine.mark(partition))?;
-        Ok(Machine { engine, partition, mark, has_news, is_fresh: true })
+    pub fn new(engine: Arc<Engine>, partition: u16, ties: Arc<Ties>) -> Result<Machine, String> {
+        let mark = Mark::decode(&engine.mark(partition)).map_err(|error| error.to_string())?;
+        let at_work = Arc::clone(&ties.at_work).try_lock_owned().map_err(|error| error.to_string())?;
+        Ok(Machine { engine, partition, mark, ties, _at_work: at_work, is_fresh: true })
     }
 
-    /// Carries out the next entry.
+    /// Carries out the next entry. If it fails, nothing is done.
     pub fn take(&mut self, entry: Entry) -> io::Result<Answer> {
-        self.mark.applied = Some(entry.log_id());
+        let mut mark = Mark { applied: Some(entry.log_id()), ..self.mark.clone() };
         if let EntryPayload::Membership(membership) = &entry.payload {
-            self.mark.membership = StoredMembership::new(self.mark.applied, membership.clone());
+            mark.membership = StoredMembership::new(mark.applied, membership.clone());
         }
+        let (from, to) = (self.mark.encode(), mark.encode());
+        let answer = self.carry_out(entry.payload.clone(), Step { from: &from, to: &to })?;
         if std::mem::replace(&mut self.is_fresh, false) && is_planted(Plant::AppliesTwice) {
-            self.carry_out(entry.payload.clone())?;
+            self.carry_out(entry.payload, Step { from: &to, to: &to })?;
         }
-        self.carry_out(entry.payload)
+        self.mark = mark;
+        Ok(answer)
     }
 
-    fn carry_out(&mut self, payload: EntryPayload<super::types::Command, u64, ()>) -> io::Result<Answer> {
+    fn carry_out(
+        &self,
+        payload: EntryPayload<super::types::Command, u64, ()>,
+        step: Step<'_>,
+    ) -> io::Result<Answer> {
+        let partition = self.partition;
         let EntryPayload::Normal(command) = payload else {
-            self.engine.apply_nothing(self.partition, &self.mark.encode());
+            self.engine.apply_nothing(partition, step).map_err(io::Error::other)?;
             return Ok(Answer::default());
         };
         let (time_ms, decoded) = command::decode(&command.0).map_err(malformed)?;
-        let (partition, mark) = (self.partition, self.mark.encode());
         match decoded {
             Decoded::Batch(mut batch) => {
-                match self.engine.apply(partition, &mut batch, time_ms, &mark) {
-                    Ok(()) => Ok(Answer { replies: batch.replies, refused: None }),
+                match self.engine.apply(partition, &mut batch, time_ms, step) {
+                    Ok(()) => return Ok(Answer { replies: batch.replies, refused: None }),
                     // All replicas say so alike. It should have been refused before, and must not end them.
                     Err(Unavailable::Unsupported(why)) => {
-                        self.engine.apply_nothing(partition, &mark);
+                        self.engine.apply_nothing(partition, step).map_err(io::Error::other)?;
                         tracing::error!("partition {partition} cannot carry out an entry: {why}");
                         let refused = Reply { refusal: Some(Refusal::GroupAborted), ..Reply::state(None) };
-                        Ok(Answer { replies: vec![refused; batch.requests.len()], refused: None })
+                        return Ok(Answer { replies: vec![refused; batch.requests.len()], refused: None });
                     }
-                    Err(error) => Err(io::Error::other(error)),
+                    Err(error) => return Err(io::Error::other(error)),
                 }
             }
             Decoded::Policy(pattern, policy) => {
-                self.engine.apply_policy(partition, &pattern, policy, time_ms, &mark);
-                Ok(Answer::default())
+                self.engine.apply_policy(partition, &pattern, policy, time_ms, step)
             }
-            Decoded::Expire(keys) => {
-                self.engine.apply_expiries(partition, &keys, time_ms, &mark).map_err(io::Error::other)?;
-                Ok(Answer::default())
-            }
+            Decoded::Expire(keys) => self.engine.apply_expiries(partition, &keys, time_ms, step),
         }
+        .map(|()| Answer::default())
+        .map_err(io::Error::other)
     }
 }
 
@@ -153,6 +179,7 @@ impl RaftStateMachine<Types> for Machine {
     {
         while let Some((entry, responder)) = entries.try_next().await? {
             let answer = loop {
+                self.ties.check()?;
                 match self.take(entry.clone()) {
                     // Nothing of it is done. Others go on meanwhile.
                     Err(error) if is_full(&error) => tokio::time::sleep(FULL_PAUSE).await,
@@ -167,11 +194,7 @@ impl RaftStateMachine<Types> for Machine {
     }
 
     async fn get_snapshot_builder(&mut self) -> Builder {
-        Builder {
-            engine: Arc::clone(&self.engine),
-            partition: self.partition,
-            has_news: Arc::clone(&self.has_news),
-        }
+        Builder { engine: Arc::clone(&self.engine), partition: self.partition, ties: Arc::clone(&self.ties) }
     }
 
     async fn install_snapshot(
@@ -179,6 +202,7 @@ impl RaftStateMachine<Types> for Machine {
         meta: &SnapshotMetaOf<Types>,
         snapshot: SnapshotSource,
     ) -> Result<(), io::Error> {
+        self.ties.check()?;
         let (engine, partition) = (Arc::clone(&self.engine), self.partition);
         let install = move || -> io::Result<Vec<u8>> {
             let (file, _) = snapshot.into_file(engine.scratch_folder())?;
@@ -210,14 +234,14 @@ fn current(engine: &Arc<Engine>, partition: u16) -> io::Result<SnapshotOf<Types,
 pub struct Builder {
     engine: Arc<Engine>,
     partition: u16,
-    has_news: Arc<AtomicBool>,
+    ties: Arc<Ties>,
 }
 
 impl RaftSnapshotBuilder<Types> for Builder {
     type SnapshotData = SnapshotSource;
 
     async fn build_snapshot(&mut self) -> Result<SnapshotOf<Types, SnapshotSource>, io::Error> {
-        if !self.has_news.swap(false, Ordering::AcqRel) {
+        if !self.ties.has_news.swap(false, Ordering::AcqRel) {
             let (engine, partition) = (Arc::clone(&self.engine), self.partition);
             blocking(move || engine.checkpoint(partition)).await?.map_err(io::Error::other)?;
         }

@@ -112,6 +112,12 @@ impl Machines {
         }
     }
 
+    pub fn fill_cold(&self, id: NodeId, is_full: bool) {
+        if let Some(slot) = self.slots.lock().get(&id) {
+            slot.machine.fill_cold(is_full);
+        }
+    }
+
     fn path(&self, id: NodeId) -> PathBuf {
         self.folder.path().join(id.to_string())
     }

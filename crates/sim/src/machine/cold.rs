@@ -22,6 +22,8 @@ pub(super) struct Memory {
     calls: u64,
     /// Request ids cannot be seen at the moment.
     pub(super) hides_ids: bool,
+    /// There is no room at the moment.
+    pub(super) is_full: bool,
 }
 
 impl Memory {
@@ -118,6 +120,10 @@ impl ColdStore for MachineCold {
 
     fn write(&self, space: &str, rows: &Rows) -> Result<(), ColdError> {
         self.check_up()?;
+        if self.memory.lock().is_full {
+            let (action, source) = (format!("writing to {space}"), io::ErrorKind::StorageFull.into());
+            return Err(ColdError::Full { action, source });
+        }
         match self.plant {
             Plant::ColdForgetsTheLastWrite => self.memory.lock().before_last_write = Some(self.cold.fork(1)),
             Plant::ColdReadsStaleRows => self.remember_rows(space, rows)?,

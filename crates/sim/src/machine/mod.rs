@@ -68,6 +68,11 @@ impl Machine {
         self.memory.lock().hides_ids = hides;
     }
 
+    /// Whether the cold store has no room.
+    pub fn fill_cold(&self, is_full: bool) {
+        self.memory.lock().is_full = is_full;
+    }
+
     /// The disk itself, for faults and damage.
     pub fn sim_disk(&self) -> &SimDisk {
         &self.disk

@@ -14,6 +14,7 @@
 //! | `hold what old says`, `release` | what is held arrives once it is released |
 //! | `crash old`, `kill old`, `stop old`, `start old` | the power goes, the process, or it ends in order |
 //! | `empty the disk of old` | of one that does not run |
+//! | `fill the cold store of old`, `free the cold store of old` | there is no room, there is room again |
 //! | `join node 4`, `remove node 2` | joining is `done` or why not |
 //! | `checkpoint old` | of all partitions it holds |
 //! | `settle` | waits until all is where it should be, those who should lead do, and who leaves is gone |
@@ -112,6 +113,8 @@ impl Stage {
             ["stop", node] => machines.stop(self.id(node)?).await,
             ["start", node] => drop(machines.start(self.id(node)?).await?),
             ["empty", "disk", "of", node] => machines.empty_disk(self.id(node)?)?,
+            ["fill", "cold", "store", "of", node] => machines.fill_cold(self.id(node)?, true),
+            ["free", "cold", "store", "of", node] => machines.fill_cold(self.id(node)?, false),
             ["join", node] => return self.join(self.id(node)?).await,
             ["remove", node] => self.newest()?.change(Change::Leave(self.id(node)?)).await?,
             ["checkpoint", node] => {
@@ -243,16 +246,20 @@ impl Stage {
             let led = leaders.get(&partition(slot(key.as_bytes()), PARTITIONS));
             led.map(|(leader, _)| *leader).ok_or_else(|| format!("nobody leads {key}"))
         };
+        let holds = |id: &NodeId, key: &str| {
+            let partition = partition(slot(key.as_bytes()), PARTITIONS);
+            self.world.machines.node(*id).is_some_and(|node| node.engine().holds(partition))
+        };
         let ids = self.world.machines.ids();
         let found = match *whom {
             ["leader", "of", key] => Some(leader(key)?),
             ["a", "follower", "of", key] => {
                 let leader = leader(key)?;
-                ids.into_iter().find(|id| *id != leader)
+                ids.into_iter().find(|id| *id != leader && holds(id, key))
             }
             ["another", "follower", "of", key] => {
                 let leader = leader(key)?;
-                ids.into_iter().rfind(|id| *id != leader)
+                ids.into_iter().rfind(|id| *id != leader && holds(id, key))
             }
             _ => None,
         };
