@@ -234,7 +234,8 @@ impl Node {
         let (mut hint, mut hints) = (None, 0);
         loop {
             for target in hint.take().map_or_else(|| self.candidates(partition), |hint| vec![hint]) {
-                match self.ask(target, asked.clone(), ANSWER_MAX, &read).await {
+                let answering = self.ask(target, asked.clone(), ANSWER_MAX, &read);
+                match self.while_it_leads(partition, target, answering).await {
                     Err(NotDone::NotLeader(Some(leader))) if leader != target && hints < HINTS_MAX => {
                         hints += 1;
                         hint = Some(leader);

@@ -1,6 +1,7 @@
 //! The way of a batch: to whoever leads the partitions of its counters, into their logs, and back.
 
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use quipu_counting::slot::{partition as partition_of, slot};
 use quipu_counting::{Action, Batch, Group as Bound, GroupKind, Refusal, Reply, Request};
@@ -24,6 +25,8 @@ const REQUESTS_MAX: usize = quipu_engine::REQUESTS_PER_BATCH_MAX;
 const BATCH_BYTES_MAX: usize = 12 << 20;
 /// How many questions about one partition may be under way to a node.
 const UNDER_WAY_MAX: usize = 2;
+/// How often somebody who waits for an answer looks whether another leads by now.
+const LEADER_PAUSE: Duration = Duration::from_millis(100);
 /// About what a request takes beside its key and id.
 const REQUEST_BYTES: usize = 48;
 
@@ -77,9 +80,15 @@ impl Node {
                 candidates.reverse();
                 continue;
             };
-            let done = match target == self.id {
-                true => self.do_here(part.partition, copy(&part.batch)).await,
-                false => self.do_there(target, part).await,
+            let doing = async {
+                match target == self.id {
+                    true => self.do_here(part.partition, copy(&part.batch)).await,
+                    false => self.do_there(target, part).await,
+                }
+            };
+            let done = match can_repeat(&part.batch) {
+                true => self.while_it_leads(part.partition, target, doing).await,
+                false => doing.await,
             };
             match done {
                 Ok(replies) => return Ok(replies),
@@ -99,6 +108,29 @@ impl Node {
             }
             if Instant::now() >= until {
                 return Err(refusal);
+            }
+        }
+    }
+
+    /// Waits for an answer to something that may be asked again, but not once somebody else is known to lead: who was asked may hang.
+    pub(crate) async fn while_it_leads<T>(
+        &self,
+        partition: u16,
+        target: NodeId,
+        answering: impl Future<Output = Result<T, NotDone>>,
+    ) -> Result<T, NotDone> {
+        let before = self.leader(partition);
+        let is_another = |leader: NodeId| leader != target && Some(leader) != before;
+        tokio::pin!(answering);
+        loop {
+            tokio::select! {
+                biased;
+                answer = &mut answering => return answer,
+                () = tokio::time::sleep(LEADER_PAUSE) => {
+                    if self.leader(partition).is_some_and(is_another) {
+                        return Err(NotDone::Unknown);
+                    }
+                }
             }
         }
     }
