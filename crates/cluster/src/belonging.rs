@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use quipu_counting::Policy;
+use quipu_counting::{Policies, Policy};
 use tokio::time::Instant;
 
-use crate::command;
 use crate::meta::{Change, Member};
 use crate::node::{ANSWER_MAX, Node, within};
 use crate::questions::{LOOK_AGAIN, kind, question, read_refused};
@@ -134,14 +133,18 @@ impl Node {
         within(ANSWER_MAX, self.nodes.propose(change.encode())).await.map(|answer| answer.refused)
     }
 
+    /// All policies, with every change of them that was acknowledged before the call.
+    pub async fn policies(&self) -> Result<Policies, NotDone> {
+        self.learn_all(self.patience).await?;
+        Ok(self.meta.read(|meta| meta.policies.clone()))
+    }
+
     /// Stores or removes a policy everywhere.
     pub async fn set_policy(&self, pattern: &[u8], policy: Option<Policy>) -> Result<bool, String> {
-        let existed = self.meta.read(|meta| meta.policies.get(pattern).is_some());
-        self.change(Change::Policy(pattern.to_vec(), policy.clone())).await?;
-        let command = command::policy((self.clock)(), pattern, policy.as_ref());
+        let existed = self.policies().await.map_err(|error| error.to_string())?.get(pattern).is_some();
+        self.change(Change::Policy(pattern.to_vec(), policy)).await?;
         let all = (0..self.partitions).map(|partition| {
-            let question = question(kind::PROPOSE, partition, |out| out.extend_from_slice(&command));
-            self.ask_leader(partition, question, |_| Ok(()))
+            self.ask_leader(partition, question(kind::BRING, partition, |_| {}), |_| Ok(()))
         });
         // Leaders bring what is missing in time; here it is about not answering too early.
         for told in futures_util::future::join_all(all).await {

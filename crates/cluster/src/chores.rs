@@ -6,12 +6,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use quipu_counting::Policy;
+use tokio::time::Instant;
 
 use crate::blocking::blocking;
 use crate::command;
 use crate::node::{ANSWER_MAX, Node, addresses, within};
 use crate::questions::{HEAR_PAUSE, kind, read_leaders};
-use crate::raft::{Group, NodeId};
+use crate::raft::{Group, NodeId, NotDone};
 
 /// How often nodes look after what is theirs to look after.
 pub(crate) const CHORES_PAUSE: Duration = Duration::from_millis(200);
@@ -19,6 +20,8 @@ pub(crate) const CHORES_PAUSE: Duration = Duration::from_millis(200);
 const REPLICAS_ASKED_MAX: usize = 7;
 /// Counters whose time has come that are removed at once.
 const EXPIRIES_MAX: usize = 1_000;
+/// How often somebody looks whether what all nodes agreed on has come here.
+const LEARN_PAUSE: Duration = Duration::from_millis(5);
 /// The log may grow by so much before what is known of the cluster is written down again.
 const META_TAIL_BYTES: u64 = 32 << 20;
 
@@ -45,7 +48,10 @@ impl Node {
             group.stand(group.is_complete() && !self.is_stopping.load(Ordering::Acquire));
             if group.leader() == Some(self.id) {
                 self.remove_expired(partition, &group).await;
-                self.bring_policies(partition, &group).await;
+                if !self.missing_policies(partition).is_empty() {
+                    // What was not done now is done the next time.
+                    let _ = self.bring_policies(partition, &group, HEAR_PAUSE).await;
+                }
             }
         }
         if self.nodes.leader() == Some(self.id) {
@@ -92,19 +98,23 @@ impl Node {
         }
     }
 
-    /// Brings a partition the policies that all nodes agreed on.
-    async fn bring_policies(&self, partition: u16, group: &Group) {
-        if self.missing_policies(partition).is_empty() {
-            return;
-        }
+    /// Brings a partition that this node leads the policies that all nodes had agreed on before the call. What they are is asked
+    /// here and now, so nothing that comes late undoes what is newer.
+    pub(crate) async fn bring_policies(
+        &self,
+        partition: u16,
+        group: &Group,
+        patience: Duration,
+    ) -> Result<(), NotDone> {
         let _one = self.bringing.lock().await;
-        if !self.knows_all().await {
-            return;
-        }
+        self.learn_all(patience).await?;
+        // What an earlier leader left behind is carried out first.
+        within(ANSWER_MAX, group.confirm()).await?;
         for (pattern, policy) in self.missing_policies(partition) {
             let command = command::policy((self.clock)(), &pattern, policy.as_ref());
-            let _ = within(ANSWER_MAX, group.propose(command)).await;
+            within(ANSWER_MAX, group.propose(command)).await?;
         }
+        Ok(())
     }
 
     /// The policies of a partition that are not those that are known here.
@@ -118,14 +128,24 @@ impl Node {
         })
     }
 
-    /// Whether everything that all nodes had agreed on before the call is known here.
-    async fn knows_all(&self) -> bool {
-        let agreed = match self.nodes.leader() {
-            Some(leader) => {
-                self.ask(leader, vec![kind::AGREED_BY_ALL], HEAR_PAUSE, |reader| reader.varint()).await.ok()
+    /// Waits until everything is known here that all nodes had agreed on before the call, for so long at most.
+    pub(crate) async fn learn_all(&self, patience: Duration) -> Result<(), NotDone> {
+        let until = Instant::now() + patience;
+        let mut agreed = None;
+        loop {
+            if agreed.is_none()
+                && let Some(leader) = self.nodes.leader()
+            {
+                let asked = self.ask(leader, vec![kind::AGREED_BY_ALL], HEAR_PAUSE, |reader| reader.varint());
+                agreed = asked.await.ok();
             }
-            None => None,
-        };
-        agreed.is_some_and(|agreed| self.nodes.status().applied >= Some(agreed))
+            if agreed.is_some() && self.nodes.status().applied >= agreed {
+                return Ok(());
+            }
+            if Instant::now() >= until {
+                return Err(NotDone::NotLeader(None));
+            }
+            tokio::time::sleep(LEARN_PAUSE).await;
+        }
     }
 }

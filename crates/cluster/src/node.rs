@@ -80,7 +80,7 @@ pub struct Node {
     /// One partition is taken up or given up at a time.
     pub(crate) holding: tokio::sync::Mutex<()>,
     pub(crate) placing: Mutex<Placing>,
-    /// One change of policies at a time: what is brought late must not undo what is newer.
+    /// Policies are brought to one partition at a time: what was looked up before must not undo what is newer.
     pub(crate) bringing: tokio::sync::Mutex<()>,
     /// It is about to end, and leads nothing any more if others can.
     pub(crate) is_stopping: AtomicBool,

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! 16 partition:v batch          do this, or look, if you lead the partition   -> replies
-//! 17 partition:v command        have this agreed on, if you lead it           ->
+//! 17 partition:v                bring it the policies that all nodes agreed on, if you lead it ->
 //! 18 change                     have this agreed on by all nodes              -> 0 | 1 why refused
 //! 19 partition:v                who belongs to it, if you lead it             -> nodes:v node:v*
 //! 20 partition:v nodes:v node:v*    see that these hold it, if you lead it    -> 0 not yet | 1 they do
@@ -34,9 +34,8 @@ use quipu_wire::entry::{Malformed, Reader, put_bytes, put_varint};
 use tokio::time::Instant;
 
 use crate::belonging::JOIN_ASK_MAX;
-use crate::command::{self, Decoded};
 use crate::meta::{Change, removed};
-use crate::node::{ANSWER_MAX, Node, within};
+use crate::node::{ANSWER_MAX, Node};
 use crate::raft::group::refusal;
 use crate::raft::{NodeId, NotDone};
 
@@ -50,7 +49,7 @@ pub(crate) const HEAR_PAUSE: Duration = Duration::from_secs(1);
 /// The first byte of a question. Those of replicas are smaller.
 pub(crate) mod kind {
     pub const DO: u8 = 16;
-    pub const PROPOSE: u8 = 17;
+    pub const BRING: u8 = 17;
     pub const CHANGE: u8 = 18;
     pub const MEMBERS: u8 = 19;
     pub const RESHAPE: u8 = 20;
@@ -113,16 +112,13 @@ impl Node {
                     out
                 })
             }
-            kind::PROPOSE => {
+            kind::BRING => {
                 let partition = read_partition(&mut reader)?;
-                let command = asked[asked.len() - reader.len()..].to_vec();
-                if !matches!(command::decode(&command)?, (_, Decoded::Policy(..))) {
-                    return Err(Malformed("only policies are proposed so"));
-                }
-                let _one = self.bringing.lock().await;
-                match self.group(partition) {
-                    Some(group) => within(ANSWER_MAX, group.propose(command)).await.map(|_| Vec::new()),
-                    None => Err(NotDone::NotLeader(None)),
+                match self.leading(partition) {
+                    Ok(group) => {
+                        self.bring_policies(partition, &group, self.patience).await.map(|()| Vec::new())
+                    }
+                    Err(why) => Err(why),
                 }
             }
             kind::CHANGE => {

@@ -428,6 +428,27 @@ async fn a_policy_holds_in_every_partition_and_for_those_who_join_later() {
     }
 }
 
+/// Changed at one node after the other: once a change is acknowledged, all nodes tell of it, and every partition goes by it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_last_policy_is_the_one_that_holds() {
+    let cluster = Cluster::start().await;
+    let pattern = b"counter:*";
+    for round in 1..=20 {
+        let policy = Policy { max: Some(round), ..Policy::default() };
+        let asked = &cluster.nodes[&(round as u64 % 3 + 1)];
+        assert_eq!(asked.set_policy(pattern, Some(policy)).await.unwrap(), round > 1, "round {round}");
+        for node in cluster.nodes.values() {
+            let told = node.policies().await.unwrap();
+            assert_eq!(told.get(pattern).and_then(|policy| policy.max), Some(round), "at node {}", node.id());
+        }
+        for number in 0..PARTITIONS {
+            let leader = &cluster.nodes[&cluster.leader(1, number).unwrap()];
+            let held = leader.engine().policies_of(number);
+            assert_eq!(held.get(pattern).and_then(|policy| policy.max), Some(round), "partition {number}");
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strangers_are_refused() {
     let mut cluster = Cluster::start().await;

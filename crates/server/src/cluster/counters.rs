@@ -83,7 +83,9 @@ impl Counters for ClusterCounters {
     }
 
     fn policies(&self) -> Result<Policies, Unavailable> {
-        Ok(self.node.meta(|meta| meta.policies.clone()))
+        let node = Arc::clone(&self.node);
+        let nobody = |_| Unavailable::NoLeader("nobody leads the cluster at the moment".into());
+        self.wait(async move { node.policies().await })?.map_err(nobody)
     }
 
     fn set_policy(&self, pattern: &[u8], policy: Option<Policy>, _now_ms: u64) -> Result<bool, Unavailable> {
