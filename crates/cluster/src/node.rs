@@ -219,6 +219,18 @@ impl Node {
         self.nodes.status()
     }
 
+    /// Why the node cannot go on: its disk, or one of its replicas, has failed. The process should say it and stop; started again, it
+    /// reads what is there.
+    pub fn failed(&self) -> Option<String> {
+        let of_partition = |partition: u16| {
+            let why = self.group(partition)?.failed()?;
+            Some(format!("the replica of partition {partition} has ended: {why}"))
+        };
+        let of_nodes = || self.nodes.failed().map(|why| format!("the replica of the cluster itself has ended: {why}"));
+        let of_partitions = || (0..self.partitions).find_map(of_partition);
+        self.engine.failed().or_else(of_nodes).or_else(of_partitions)
+    }
+
     /// Looks at what all nodes agree on, as far as it is known here.
     pub fn meta<T>(&self, look: impl FnOnce(&Meta) -> T) -> T {
         self.meta.read(look)

@@ -7,10 +7,12 @@
 //! write that makes the checkpoint true, the cells with the totals and the sequence.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use quipu_counting::{Cell, NEVER};
+use quipu_store::LogError;
 use quipu_store::cold::{ColdError, Rows};
 use quipu_wire::entry;
 
@@ -74,7 +76,7 @@ impl Engine {
             // Asked before the cut is made: what is behind an earlier mark is behind this one too.
             (Some(_), Some(replication)) => {
                 let needed = replication.needed_from(partition, &self.mark(partition));
-                Some(needed.map_err(|error| ColdError::Refused(error.to_string()))?)
+                Some(needed.map_err(refused)?)
             }
             (Some(_), None) => return Err(ColdError::Refused("nobody orders this partition yet".into())),
         };
@@ -99,7 +101,7 @@ impl Engine {
             self.drop_earlier_lives(partition, generation)?;
             let oldest = self.needed_from(cuts);
             self.oldest_cut.store(oldest, Ordering::Release);
-            self.log.free_below(oldest).map_err(|error| ColdError::Refused(error.to_string()))?;
+            self.log.free_below(oldest).map_err(refused)?;
         } else {
             let mut held = self.partitions[usize::from(partition)].lock();
             if held.generation == generation {
@@ -204,7 +206,7 @@ impl Engine {
         between: &mut dyn FnMut(),
     ) -> Result<Vec<(Slice, Run)>, ColdError> {
         // Write-ahead: nothing reaches the cold store that the log could still lose.
-        self.log.commit(cut.offset).map_err(|error| ColdError::Refused(error.to_string()))?;
+        self.log.commit(cut.offset).map_err(refused)?;
         let mut runs = Vec::new();
         for (slice, mut places) in by_slice(&ids, self.id_window_ms) {
             for (part, places) in places.chunks_mut(IDS_PER_RUN_MAX).enumerate() {
@@ -279,6 +281,17 @@ impl Engine {
             }
         }
         Ok(())
+    }
+}
+
+/// Why the log does not let a checkpoint be made. That it has no room is no more than that: there will be some again.
+fn refused(error: LogError) -> ColdError {
+    match error {
+        LogError::Full(why) => {
+            let source = io::Error::new(io::ErrorKind::StorageFull, why.to_string());
+            ColdError::Full { action: "write what the log must say before a checkpoint".into(), source }
+        }
+        other => ColdError::Refused(other.to_string()),
     }
 }
 

@@ -151,6 +151,10 @@ pub fn run(
     ));
     announce(addresses);
 
+    let failed = || match &member {
+        Some(member) => member.node().failed(),
+        None => engine.failed(),
+    };
     let end = runtime.block_on(signals.wait_or_failure(|| {
         tidy_memory();
         if parent.is_some_and(|parent| parent != std::os::unix::process::parent_id()) {
@@ -158,7 +162,7 @@ pub fn run(
         }
         match member.as_ref().and_then(cluster::Running::refused) {
             Some(why) => Some(End::Refused(why)),
-            None => engine.failed().map(End::Failed),
+            None => failed().map(End::Failed),
         }
     }));
     let why = match &end {

@@ -198,7 +198,8 @@ impl Group<MetaMachine> {
         state: Arc<MetaState>,
     ) -> Result<Group<MetaMachine>, String> {
         let links = Links { group: number, meta: Arc::clone(&state), engine, transport };
-        Group::start(node, journal, links, pace, (MetaMachine(state), Arc::default())).await
+        let ties = Arc::new(Ties::default());
+        Group::start(node, journal, links, pace, (MetaMachine(state, Arc::clone(&ties)), ties)).await
     }
 }
 
@@ -442,6 +443,12 @@ impl<M: State> Group<M> {
     /// Whether it has all it must have to vote and lead.
     pub fn is_complete(&self) -> bool {
         self.log.is_complete()
+    }
+
+    /// Why the replica has ended by itself, if it has.
+    pub fn failed(&self) -> Option<String> {
+        let failed = self.metrics(|metrics| metrics.running_state.as_ref().err().map(Fatal::to_string));
+        failed.filter(|_| self.ties.check().is_ok())
     }
 
     /// Ends the replica: when this returns, nothing more is carried out.

@@ -20,7 +20,6 @@ use std::io;
 use std::ops::{Bound, RangeBounds};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use openraft::entry::RaftEntry;
 use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
@@ -33,7 +32,7 @@ use quipu_wire::entry::{Malformed, Reader, put_varint};
 use super::codec::{
     put_entry, put_log_id, put_maybe, put_vote, read_entry, read_log_id, read_maybe, read_vote,
 };
-use super::machine::Mark;
+use super::machine::{FULL_PAUSE, Mark};
 use super::types::{Entry, LogId, Types, Vote};
 use crate::plant::{Plant, is_planted};
 
@@ -41,9 +40,6 @@ use crate::plant::{Plant, is_planted};
 const RECORD_BYTES: usize = 4 << 20;
 /// About the most that a reader is given at once.
 const READ_BYTES: usize = 1 << 20;
-
-/// How often somebody looks whether a full disk has room again.
-const FULL_PAUSE: Duration = Duration::from_millis(200);
 
 /// The state of one group's log.
 #[derive(Default)]

@@ -16,7 +16,9 @@ use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 use openraft::type_config::alias::{SnapshotMetaOf, SnapshotOf, StoredMembershipOf};
 use openraft::{EntryPayload, OptionalSend};
 use quipu_counting::{Refusal, Reply, Unavailable};
-use quipu_engine::{Engine, Step};
+use quipu_engine::{Engine, SnapshotError, Step};
+use quipu_store::LogError;
+use quipu_store::cold::ColdError;
 use quipu_wire::entry::{Malformed, Reader};
 
 use super::codec::{put_log_id, put_maybe, put_membership, read_log_id, read_maybe, read_membership};
@@ -69,11 +71,14 @@ pub fn malformed(error: Malformed) -> io::Error {
 }
 
 /// How often somebody looks whether a full disk has room again.
-const FULL_PAUSE: Duration = Duration::from_millis(200);
+pub const FULL_PAUSE: Duration = Duration::from_millis(200);
 
 fn is_full(error: &io::Error) -> bool {
-    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
-    matches!(inner, Some(Unavailable::Full(_)))
+    let Some(inner) = error.get_ref() else { return false };
+    matches!(inner.downcast_ref(), Some(Unavailable::Full(_)))
+        || matches!(inner.downcast_ref(), Some(LogError::Full(_)))
+        || matches!(inner.downcast_ref(), Some(ColdError::Full { .. }))
+        || matches!(inner.downcast_ref(), Some(SnapshotError::Cold(ColdError::Full { .. })))
 }
 
 /// What a group and its state know of each other.
@@ -83,12 +88,34 @@ pub struct Ties {
     pub has_news: AtomicBool,
     /// The group ends: nothing more is carried out.
     pub is_over: AtomicBool,
+    /// There was no room the last time it was needed.
+    is_full: AtomicBool,
     /// The state holds this for as long as it may carry something out.
     pub at_work: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Ties {
-    fn check(&self) -> io::Result<()> {
+    /// What was attempted, or nothing if there was no room for it: then it may be attempted again, a little later. A replica that waits so
+    /// stands still, as if it were stopped, and goes on by itself; openraft would end it for good.
+    pub async fn unless_full<T>(&self, attempted: io::Result<T>) -> io::Result<Option<T>> {
+        match attempted {
+            Err(error) if is_full(&error) => {
+                if !self.is_full.swap(true, Ordering::Relaxed) {
+                    tracing::error!("the disk is full, and a replica waits for room: {error}");
+                }
+                tokio::time::sleep(FULL_PAUSE).await;
+                self.check()?;
+                Ok(None)
+            }
+            done => {
+                self.is_full.store(false, Ordering::Relaxed);
+                done.map(Some)
+            }
+        }
+    }
+
+    /// Nothing more is carried out by a replica that ends.
+    pub fn check(&self) -> io::Result<()> {
         match self.is_over.load(Ordering::Acquire) {
             true => Err(io::Error::other("this replica ends")),
             false => Ok(()),
@@ -178,12 +205,11 @@ impl RaftStateMachine<Types> for Machine {
         Strm: Stream<Item = Result<EntryResponder<Types>, io::Error>> + Unpin + OptionalSend,
     {
         while let Some((entry, responder)) = entries.try_next().await? {
+            self.ties.check()?;
             let answer = loop {
-                self.ties.check()?;
-                match self.take(entry.clone()) {
-                    // Nothing of it is done. Others go on meanwhile.
-                    Err(error) if is_full(&error) => tokio::time::sleep(FULL_PAUSE).await,
-                    done => break done?,
+                let taken = self.take(entry.clone());
+                if let Some(answer) = self.ties.unless_full(taken).await? {
+                    break answer;
                 }
             };
             if let Some(responder) = responder {
@@ -203,13 +229,21 @@ impl RaftStateMachine<Types> for Machine {
         snapshot: SnapshotSource,
     ) -> Result<(), io::Error> {
         self.ties.check()?;
-        let (engine, partition) = (Arc::clone(&self.engine), self.partition);
-        let install = move || -> io::Result<Vec<u8>> {
-            let (file, _) = snapshot.into_file(engine.scratch_folder())?;
-            engine.install(partition, &mut BufReader::new(file)).map_err(io::Error::other)?;
-            Ok(engine.mark(partition))
+        let scratch = self.engine.scratch_folder();
+        let (file, _) = blocking(move || snapshot.into_file(scratch)).await??;
+        let file = Arc::new(file);
+        let mark = loop {
+            let (engine, partition, file) = (Arc::clone(&self.engine), self.partition, Arc::clone(&file));
+            let install = move || -> io::Result<Vec<u8>> {
+                (&*file).seek(SeekFrom::Start(0))?;
+                engine.install(partition, &mut BufReader::new(&*file)).map_err(io::Error::other)?;
+                Ok(engine.mark(partition))
+            };
+            let installed = blocking(install).await?;
+            if let Some(mark) = self.ties.unless_full(installed).await? {
+                break mark;
+            }
         };
-        let mark = blocking(install).await??;
         self.mark = Mark::decode(&mark).map_err(malformed)?;
         if self.mark.applied < meta.last_log_id {
             return Err(io::Error::other("a snapshot that is older than it says"));
@@ -242,8 +276,13 @@ impl RaftSnapshotBuilder<Types> for Builder {
 
     async fn build_snapshot(&mut self) -> Result<SnapshotOf<Types, SnapshotSource>, io::Error> {
         if !self.ties.has_news.swap(false, Ordering::AcqRel) {
-            let (engine, partition) = (Arc::clone(&self.engine), self.partition);
-            blocking(move || engine.checkpoint(partition)).await?.map_err(io::Error::other)?;
+            loop {
+                let (engine, partition) = (Arc::clone(&self.engine), self.partition);
+                let made = blocking(move || engine.checkpoint(partition)).await?;
+                if self.ties.unless_full(made.map_err(io::Error::other)).await?.is_some() {
+                    break;
+                }
+            }
         }
         current(&self.engine, self.partition)
     }

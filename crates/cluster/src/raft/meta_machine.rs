@@ -13,7 +13,7 @@ use quipu_engine::Engine;
 use quipu_wire::entry::{Malformed, Reader, put_bytes};
 
 use super::journal::Journal;
-use super::machine::{Mark, SnapshotSource, StoredMembership, malformed};
+use super::machine::{Mark, SnapshotSource, StoredMembership, Ties, malformed};
 use super::types::{Answer, LogId, NodeId, Types};
 use crate::blocking::blocking;
 use crate::meta::{Change, LEVEL, Meta, too_old};
@@ -92,7 +92,20 @@ pub fn kept_mark(engine: &Engine) -> Option<Mark> {
 }
 
 /// The state as the group sees it.
-pub struct MetaMachine(pub Arc<MetaState>);
+pub struct MetaMachine(pub Arc<MetaState>, pub Arc<Ties>);
+
+impl MetaMachine {
+    /// Writes down what is known, once there is room for it.
+    async fn save(&self) -> io::Result<()> {
+        loop {
+            let state = Arc::clone(&self.0);
+            let saved = blocking(move || state.save()).await?;
+            if self.1.unless_full(saved).await?.is_some() {
+                return Ok(());
+            }
+        }
+    }
+}
 
 impl RaftStateMachine<Types> for MetaMachine {
     type SnapshotData = SnapshotSource;
@@ -124,8 +137,7 @@ impl RaftStateMachine<Types> for MetaMachine {
             }
             answered.extend(responder.map(|responder| (responder, answer)));
         }
-        let state = Arc::clone(&self.0);
-        blocking(move || state.save()).await??;
+        self.save().await?;
         answered.into_iter().for_each(|(responder, answer)| responder.send(answer));
         Ok(())
     }
@@ -145,9 +157,10 @@ impl RaftStateMachine<Types> for MetaMachine {
             let mut bytes = Vec::new();
             file.read_to_end(&mut bytes)?;
             *state.known.lock() = decode(&bytes).map_err(malformed)?;
-            state.save()
+            Ok(())
         };
-        blocking(install).await?
+        blocking(install).await??;
+        self.save().await
     }
 
     async fn get_current_snapshot(&mut self) -> Result<Option<SnapshotOf<Types, SnapshotSource>>, io::Error> {
