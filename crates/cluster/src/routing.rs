@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::blocking::blocking;
+use crate::command;
 use crate::gathering::Answered;
 use crate::node::{ANSWER_MAX, Node, within};
 use crate::plant::{Plant, is_planted};
@@ -25,6 +26,8 @@ const REQUESTS_MAX: usize = quipu_engine::REQUESTS_PER_BATCH_MAX;
 const BATCH_BYTES_MAX: usize = 12 << 20;
 /// How many questions about one partition may be under way to a node.
 const UNDER_WAY_MAX: usize = 2;
+/// Before any entry.
+const ENTRY_TIME: u64 = 0;
 /// How often somebody who waits for an answer looks whether another leads by now.
 const LEADER_PAUSE: Duration = Duration::from_millis(100);
 /// About what a request takes beside its key and id.
@@ -162,7 +165,18 @@ impl Node {
         if !(is_planted(Plant::ReadsWithoutAsking) && group.leader() == Some(self.id)) {
             within(ANSWER_MAX, group.confirm()).await?;
         }
-        let replies = self.read(partition, batch).await?;
+        let now_ms = (self.clock)();
+        let mut replies = self.read(partition, copy(&batch), ENTRY_TIME).await?;
+        // Only the log tells time. A counter that has expired by the clock here, and not by the last entry, would come back with the next
+        // leader, whose clock is behind: its end is agreed on before it is shown.
+        let expired = |(index, reply): (usize, &Reply)| {
+            (reply.cell.expires_at_ms <= now_ms).then(|| batch.key(index).to_vec())
+        };
+        let keys: Vec<Vec<u8>> = replies.iter().enumerate().filter_map(expired).collect();
+        if !keys.is_empty() {
+            within(ANSWER_MAX, group.propose(command::expire(now_ms, &keys))).await?;
+            replies = self.read(partition, batch, ENTRY_TIME).await?;
+        }
         self.is_still(partition, group)?;
         Ok(replies)
     }
@@ -175,9 +189,8 @@ impl Node {
         }
     }
 
-    /// Looks at the replica that is here.
-    pub(crate) async fn read(&self, partition: u16, mut batch: Batch) -> Done {
-        let now_ms = (self.clock)();
+    /// Looks at the replica that is here, as it is at this time, or at that of its last entry if that is later.
+    pub(crate) async fn read(&self, partition: u16, mut batch: Batch, now_ms: u64) -> Done {
         let engine = Arc::clone(&self.engine);
         let failed = |error: &dyn std::fmt::Display| NotDone::Stopped(error.to_string());
         if engine.read_from_memory(partition, &mut batch, now_ms).map_err(|error| failed(&error))? {
