@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::blocking::blocking;
 use crate::command;
 use crate::node::{ANSWER_MAX, Node, addresses, within};
-use crate::questions::{HEAR_PAUSE, kind, read_leaders};
+use crate::questions::{HEAR_PAUSE, kind, read_pairs};
 use crate::raft::{Group, NodeId, NotDone};
 
 /// How often nodes look after what is theirs to look after.
@@ -42,7 +42,9 @@ impl Node {
 
     /// What a node looks after without being asked.
     pub(crate) async fn tend(&self) {
-        self.transport.learn(&addresses(&self.meta));
+        let addresses = addresses(&self.meta);
+        self.transport.learn(&addresses);
+        self.ways.lock().retain(|(node, ..), _| addresses.contains_key(node));
         for partition in 0..self.partitions {
             let Some(group) = self.group(partition) else { continue };
             group.stand(group.is_complete() && !self.is_stopping.load(Ordering::Acquire));
@@ -74,7 +76,7 @@ impl Node {
                 .copied()
                 .collect();
             let answers =
-                asked.into_iter().map(|node| self.ask(node, vec![kind::LEADERS], HEAR_PAUSE, read_leaders));
+                asked.into_iter().map(|node| self.ask(node, vec![kind::LEADERS], HEAR_PAUSE, read_pairs));
             for (partition, leader) in
                 futures_util::future::join_all(answers).await.into_iter().flatten().flatten()
             {

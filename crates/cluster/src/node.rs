@@ -19,7 +19,7 @@ use crate::command;
 use crate::gathering::Gathering;
 use crate::meta::Meta;
 use crate::placing::Placing;
-use crate::questions::{HEAR_PAUSE, kind, question, read_leaders};
+use crate::questions::{HEAR_PAUSE, kind, question, read_pairs};
 use crate::raft::meta_machine::kept_mark;
 use crate::raft::{
     Group, Journal, JournalReader, Mark, MetaMachine, MetaState, NodeId, NotDone, Pace, State, Status,
@@ -226,7 +226,8 @@ impl Node {
             let why = self.group(partition)?.failed()?;
             Some(format!("the replica of partition {partition} has ended: {why}"))
         };
-        let of_nodes = || self.nodes.failed().map(|why| format!("the replica of the cluster itself has ended: {why}"));
+        let of_nodes =
+            || self.nodes.failed().map(|why| format!("the replica of the cluster itself has ended: {why}"));
         let of_partitions = || (0..self.partitions).find_map(of_partition);
         self.engine.failed().or_else(of_nodes).or_else(of_partitions)
     }
@@ -240,7 +241,7 @@ impl Node {
     pub async fn reached(&self) -> BTreeSet<NodeId> {
         let others = self.meta.read(|meta| meta.nodes.keys().copied().collect::<Vec<_>>());
         let all = others.into_iter().map(|node| async move {
-            let answers = self.ask(node, vec![kind::LEADERS], HEAR_PAUSE, read_leaders).await.is_ok();
+            let answers = self.ask(node, vec![kind::LEADERS], HEAR_PAUSE, read_pairs).await.is_ok();
             answers.then_some(node)
         });
         futures_util::future::join_all(all).await.into_iter().flatten().collect()

@@ -25,6 +25,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::node::Node;
+use crate::questions::{is_for_clients, too_many};
 use crate::raft::NodeId;
 use crate::runs::{Heard, Runs};
 use crate::transport::{Answering, Transport, Unreached};
@@ -42,7 +43,7 @@ const GREETING_MAX: Duration = Duration::from_secs(3);
 const SILENCE_MAX: Duration = Duration::from_secs(3);
 /// How long nobody tries again to reach a node that was not reached.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
-/// Questions of one node that are answered at the same time.
+/// Questions of one node that are answered at the same time: so many of its own, and so many of its clients.
 const QUESTIONS_MAX: usize = 1_024;
 
 /// The name of a node in its certificate.
@@ -416,7 +417,7 @@ async fn write_frame(stream: &mut (impl AsyncWrite + Unpin), number: u64, bytes:
     stream.write_all(bytes).await
 }
 
-/// Asks everything that comes, until the connection breaks, or nothing comes any more and everything is answered.
+/// Asks everything that comes, until the connection breaks or nothing comes any more.
 async fn converse(stream: Box<dyn Stream>, heard: Heard, mut asked: mpsc::UnboundedReceiver<Asked>) {
     let (from, to) = tokio::io::split(stream);
     let (mut from, mut to) = (BufReader::with_capacity(1 << 16, from), BufWriter::with_capacity(1 << 16, to));
@@ -433,9 +434,6 @@ async fn converse(stream: Box<dyn Stream>, heard: Heard, mut asked: mpsc::Unboun
                 next = asked.try_recv().ok();
             }
             to.flush().await?;
-        }
-        while !waiting.lock().is_empty() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
         }
         io::Result::Ok(())
     };
@@ -493,12 +491,20 @@ where
             }
         }
     });
-    let room = Arc::new(Semaphore::new(QUESTIONS_MAX));
+    // However much clients want, replicas hear each other: a leader that is not heard is replaced.
+    let [of_nodes, of_clients] = [(); 2].map(|()| Arc::new(Semaphore::new(QUESTIONS_MAX)));
     while let Ok((number, question)) = read_frame(&mut from).await {
         if !heard.note() {
             break;
         }
-        let Ok(place) = Arc::clone(&room).acquire_owned().await else { break };
+        let place = match is_for_clients(&question) {
+            true => Arc::clone(&of_clients).try_acquire_owned().ok(),
+            false => Arc::clone(&of_nodes).acquire_owned().await.ok(),
+        };
+        let Some(place) = place else {
+            let _ = answer.send((number, too_many()));
+            continue;
+        };
         let (node, answer) = (Weak::clone(&node), answer.clone());
         tokio::spawn(async move {
             let Some(node) = node.upgrade() else { return };

@@ -162,13 +162,7 @@ impl Node {
             kind::LEADERS => {
                 let known = |partition| Some((partition, self.group(partition)?.leader()?));
                 let leaders: Vec<(u16, NodeId)> = (0..self.partitions).filter_map(known).collect();
-                let mut out = Vec::new();
-                put_varint(&mut out, leaders.len() as u64);
-                for (partition, leader) in leaders {
-                    put_varint(&mut out, u64::from(partition));
-                    put_varint(&mut out, leader);
-                }
-                Ok(out)
+                Ok(encode_pairs(&leaders))
             }
             kind::WOULD_LEAD => {
                 let number = read_partition(&mut reader)?;
@@ -283,7 +277,18 @@ fn encode_number(number: u64) -> Vec<u8> {
     out
 }
 
-pub(crate) fn read_leaders(reader: &mut Reader<'_>) -> Result<Vec<(u16, NodeId)>, Malformed> {
+/// A number for each of some partitions: who leads it, or up to where it is agreed on.
+pub(crate) fn encode_pairs(pairs: &[(u16, u64)]) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_varint(&mut out, pairs.len() as u64);
+    for (partition, number) in pairs {
+        put_varint(&mut out, u64::from(*partition));
+        put_varint(&mut out, *number);
+    }
+    out
+}
+
+pub(crate) fn read_pairs(reader: &mut Reader<'_>) -> Result<Vec<(u16, u64)>, Malformed> {
     (0..reader.count()?).map(|_| Ok((read_partition(reader)?, reader.varint()?))).collect()
 }
 
@@ -298,6 +303,16 @@ fn encode_refused(refused: Option<String>) -> Vec<u8> {
 pub(crate) fn read_refused(reader: &mut Reader<'_>) -> Result<Option<String>, Malformed> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     if reader.flag()? { reader.bytes().map(|why| Some(text(why))) } else { Ok(None) }
+}
+
+/// Whether somebody waits for the answer who asked the other node; of those there may be any number.
+pub(crate) fn is_for_clients(question: &[u8]) -> bool {
+    matches!(question.first(), Some(&(kind::DO | kind::LOOK | kind::PAGE | kind::DRAW | kind::PLACE)))
+}
+
+/// The answer to such a question where too many are not answered yet: nothing was done.
+pub(crate) fn too_many() -> Bytes {
+    Bytes::from(not_done(&NotDone::Stopped("it has too much to do".into())))
 }
 
 fn not_done(why: &NotDone) -> Vec<u8> {

@@ -19,7 +19,7 @@ use quipu_wire::entry::{Malformed, Reader, put_varint};
 use tokio::time::Instant;
 
 use crate::node::Node;
-use crate::questions::{kind, question, read_partition};
+use crate::questions::{encode_pairs, kind, question, read_pairs, read_partition};
 use crate::raft::{Group, NodeId, NotDone};
 use crate::routing::{copy, only_looks};
 use crate::split::Part;
@@ -145,11 +145,11 @@ impl Node {
                 continue;
             }
             tokio::spawn(async move {
-                let mut asked = vec![32];
+                let mut asked = vec![kind::AGREED];
                 put_varint(&mut asked, partitions.len() as u64);
                 partitions.iter().for_each(|partition| put_varint(&mut asked, u64::from(*partition)));
                 let at = Instant::now();
-                let told = node.ask(leader, asked, LOOK_MAX, read_points).await;
+                let told = node.ask(leader, asked, LOOK_MAX, read_pairs).await;
                 for (partition, index) in told.unwrap_or_default() {
                     node.learn(partition, Point { at, index });
                 }
@@ -272,23 +272,13 @@ impl Node {
             .map(|partition| async move { Some((partition, self.group(partition)?.agreed().await?)) });
         let known: Vec<(u16, u64)> =
             futures_util::future::join_all(known).await.into_iter().flatten().collect();
-        let mut out = Vec::new();
-        put_varint(&mut out, known.len() as u64);
-        for (partition, index) in known {
-            put_varint(&mut out, u64::from(partition));
-            put_varint(&mut out, index);
-        }
-        out
+        encode_pairs(&known)
     }
 }
 
 /// A part of a millisecond counts as one.
 fn elapsed_ms(since: Instant) -> u64 {
     (since.elapsed().as_millis() as u64).saturating_add(1)
-}
-
-fn read_points(reader: &mut Reader<'_>) -> Result<Vec<(u16, u64)>, Malformed> {
-    (0..reader.count()?).map(|_| Ok((read_partition(reader)?, reader.varint()?))).collect()
 }
 
 fn read_looked(reader: &mut Reader<'_>) -> Result<(u64, Vec<Reply>), Malformed> {
