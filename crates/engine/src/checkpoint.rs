@@ -96,7 +96,7 @@ impl Engine {
                 held.durable_mark.clone_from(&mark);
                 held.durable_generation = generation;
                 drop(held);
-                replication.checkpointed(partition, &mark);
+                replication.checkpointed(partition);
             }
             self.drop_earlier_lives(partition, generation)?;
             let oldest = self.needed_from(cuts);

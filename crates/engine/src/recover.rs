@@ -178,8 +178,9 @@ impl Replay {
                 "space {space} belongs to a partition that does not exist"
             )));
         };
-        // The cut is part of the one write that makes a checkpoint: without it the space is empty.
-        let Some(value) = cold.get(space, rows::CUT_KEY)? else { return Ok(()) };
+        // The cut is part of the one write that makes a checkpoint, and comes last of a snapshot. Without it the space is nobody's, and
+        // must be empty should the partition come to this generation.
+        let Some(value) = cold.get(space, rows::CUT_KEY)? else { return cold.drop_space(space) };
         let cut = Cut::decode(&value).map_err(damaged(space))?;
         if self.cuts[usize::from(index)].sequence > cut.sequence {
             return Ok(());

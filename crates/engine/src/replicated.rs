@@ -27,8 +27,8 @@ pub trait Replication: Send + Sync {
     /// this returns, whoever reads the log from there on learns all there is to know.
     fn needed_from(&self, partition: u16, mark: &[u8]) -> Result<u64, LogError>;
 
-    /// Everything up to `mark` is in the partition's checkpoint, durably.
-    fn checkpointed(&self, partition: u16, mark: &[u8]);
+    /// A checkpoint of the partition is durable.
+    fn checkpointed(&self, partition: u16);
 }
 
 /// From which mark to which something leads that was agreed on. It is not carried out where the partition has another mark: then it is

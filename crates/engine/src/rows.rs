@@ -126,8 +126,8 @@ pub fn session_key(producer: &[u8]) -> Vec<u8> {
     [SESSION_PREFIX, producer].concat()
 }
 
-/// What all rows of a run of request ids begin with. Offsets, which are the numbers of runs, ascend, so the rows of a run come after those of
-/// all earlier ones, and the cold store has nothing to merge.
+/// What all rows of a run of request ids begin with. The numbers of runs ascend (they are offsets of the log, or sequences where
+/// replicated), so the rows of a run come after those of all earlier ones, and the cold store has nothing to merge.
 fn run_prefix(partition: u16, number: u64, kind: u8) -> Vec<u8> {
     let mut row = number.to_be_bytes().to_vec();
     row.extend_from_slice(&partition.to_be_bytes());

@@ -197,7 +197,7 @@ impl Replication for Journal {
         Ok(needed)
     }
 
-    fn checkpointed(&self, partition: u16, _mark: &[u8]) {
+    fn checkpointed(&self, partition: u16) {
         if let Some(tell) = self.tell.get() {
             tell(partition);
         }
