@@ -211,7 +211,7 @@ impl Node {
     }
 
     /// Whether exactly those hold a partition who shall; `None` where another leads it.
-    pub fn is_settled(&self, partition: u16) -> Option<bool> {
+    pub fn is_placed(&self, partition: u16) -> Option<bool> {
         let group = self.leading(partition).ok()?;
         let replicas = self.meta.read(|meta| meta.placement.replicas.get(usize::from(partition)).cloned())?;
         Some(group.is_of(&replicas.into_iter().collect()))

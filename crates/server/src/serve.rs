@@ -277,7 +277,7 @@ fn http_runtime() -> std::io::Result<tokio::runtime::Runtime> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(cores.min(HTTP_THREADS_MAX))
-        .thread_name("quipu-http")
+        .thread_name("quipu-async")
         .enable_all()
         .build()
 }

@@ -118,7 +118,7 @@ impl Counters for ClusterCounters {
             led += u64::from(group.leader() == Some(self.node.id()));
         }
         let settled =
-            (0..partitions).filter(|partition| self.node.is_settled(*partition) == Some(true)).count();
+            (0..partitions).filter(|partition| self.node.is_placed(*partition) == Some(true)).count();
         facts.extend([
             ("cluster_node", self.node.id()),
             ("cluster_nodes", nodes),

@@ -51,7 +51,7 @@ fn describe(node: &Node, reached: &BTreeSet<u64>) -> ClusterBody {
             replicas: replicas.clone(),
             last: status.last,
             applied: status.applied,
-            settled: node.is_settled(partition),
+            settled: node.is_placed(partition),
             staleness_ms: node.staleness_ms(partition),
             behind,
         }
