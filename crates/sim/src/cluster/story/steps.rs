@@ -8,7 +8,7 @@
 //! | `read likes at node 1 -> 5` | |
 //! | `clear at node 1 -> 2` | FLUSHALL: how many counters there were |
 //! | `ask w: add likes 5 id a at node 1`, `answer to w -> 5` | the same, with other steps in between |
-//! | `call old the leader of likes` | a name for a node; also `a follower of likes`, `another follower of likes`, `a stranger to likes` |
+//! | `call old the leader of likes` | a name for a node; also `a follower of likes`, `another follower of likes` |
 //! | `cut old from nodes 2 3`, `cut old from all`, `heal` | in both directions; what is cut is lost |
 //! | `cut old from all for 500 ms, 10 times` | healed as long in between |
 //! | `hold what old says`, `release` | what is held arrives once it is released |
@@ -261,7 +261,6 @@ impl Stage {
                 let leader = leader(key)?;
                 ids.into_iter().rfind(|id| *id != leader && holds(id, key))
             }
-            ["a", "stranger", "to", key] => ids.into_iter().find(|id| !holds(id, key)),
             _ => None,
         };
         found.ok_or_else(|| format!("nobody is {}", whom.join(" ")))
