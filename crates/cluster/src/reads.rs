@@ -231,7 +231,7 @@ impl Node {
         let leader = group.leader();
         let too_old = || NotDone::NotLeader(leader);
         staleness_ms().filter(is_enough).ok_or_else(too_old)?;
-        let replies = self.read(partition, copy(batch), self.now_ms()).await?;
+        let replies = self.read(partition, copy(batch), self.now_ms()).await?.replies;
         self.is_still(partition, &group)?;
         let staleness_ms = staleness_ms().filter(is_enough).ok_or_else(too_old)?;
         Ok((staleness_ms, replies))

@@ -165,20 +165,20 @@ impl Node {
         if !(is_planted(Plant::ReadsWithoutAsking) && group.leader() == Some(self.id)) {
             within(ANSWER_MAX, group.confirm()).await?;
         }
-        let now_ms = (self.clock)();
-        let mut replies = self.read(partition, copy(&batch), ENTRY_TIME).await?;
+        let now_ms = self.now_ms();
+        let mut batch = self.read(partition, batch, ENTRY_TIME).await?;
         // Only the log tells time. A counter that has expired by the clock here, and not by the last entry, would come back with the next
         // leader, whose clock is behind: its end is agreed on before it is shown.
         let expired = |(index, reply): (usize, &Reply)| {
             (reply.cell.expires_at_ms <= now_ms).then(|| batch.key(index).to_vec())
         };
-        let keys: Vec<Vec<u8>> = replies.iter().enumerate().filter_map(expired).collect();
+        let keys: Vec<Vec<u8>> = batch.replies.iter().enumerate().filter_map(expired).collect();
         if !keys.is_empty() {
             within(ANSWER_MAX, group.propose(command::expire(now_ms, &keys))).await?;
-            replies = self.read(partition, batch, ENTRY_TIME).await?;
+            batch = self.read(partition, batch, ENTRY_TIME).await?;
         }
         self.is_still(partition, group)?;
-        Ok(replies)
+        Ok(batch.replies)
     }
 
     /// A replica that was let go of while it was looked at has shown something that nobody knows.
@@ -190,13 +190,13 @@ impl Node {
     }
 
     /// Looks at the replica that is here, as it is at this time, or at that of its last entry if that is later.
-    pub(crate) async fn read(&self, partition: u16, mut batch: Batch, now_ms: u64) -> Done {
+    pub(crate) async fn read(&self, partition: u16, mut batch: Batch, now_ms: u64) -> Result<Batch, NotDone> {
         let engine = Arc::clone(&self.engine);
         let failed = |error: &dyn std::fmt::Display| NotDone::Stopped(error.to_string());
         if engine.read_from_memory(partition, &mut batch, now_ms).map_err(|error| failed(&error))? {
-            return Ok(batch.replies);
+            return Ok(batch);
         }
-        let read = move || engine.read(partition, &mut batch, now_ms).map(|()| batch.replies);
+        let read = move || engine.read(partition, &mut batch, now_ms).map(|()| batch);
         let read = blocking(read).await.map_err(|error| failed(&error))?;
         read.map_err(|error| failed(&error))
     }

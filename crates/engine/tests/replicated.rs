@@ -125,12 +125,14 @@ fn half_a_snapshot_is_nobodys() {
     let mut row = b"C\0\0\0\0\0".to_vec();
     row.extend_from_slice(&likes);
     let mut cells = Vec::new();
-    node.cold.scan(&space(0), std::ops::Bound::Unbounded, std::ops::Bound::Unbounded, &mut |key, value| {
-        if key.starts_with(b"C") {
-            cells.push(value.to_vec());
-        }
-        std::ops::ControlFlow::Continue(())
-    }).unwrap();
+    node.cold
+        .scan(&space(0), std::ops::Bound::Unbounded, std::ops::Bound::Unbounded, &mut |key, value| {
+            if key.starts_with(b"C") {
+                cells.push(value.to_vec());
+            }
+            std::ops::ControlFlow::Continue(())
+        })
+        .unwrap();
     let mut rows = Rows::new();
     rows.push(&row, Some(&cells[0])).unwrap();
     node.cold.write(&space(1), &rows).unwrap();

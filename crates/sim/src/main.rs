@@ -1,10 +1,12 @@
 //! `quipu-sim`: runs worlds, one seed each, and says how to run a failing one again.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use clap::Parser;
+use quipu_sim::cluster::story::tell_file;
 use quipu_sim::cluster::{self, Planted};
 use quipu_sim::{Plant, Violation, run};
 
@@ -26,6 +28,9 @@ struct Arguments {
     /// Worlds of many nodes
     #[arg(long)]
     cluster: bool,
+    /// Tell this story, with one seed
+    #[arg(long)]
+    story: Option<PathBuf>,
 }
 
 /// The numbers of all worlds of one kind.
@@ -62,6 +67,12 @@ impl Total for cluster::Stats {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    if let Some(path) = &arguments.story {
+        let told = tell_file(path, arguments.seed.unwrap_or(1));
+        return told
+            .inspect_err(|mismatch| println!("{mismatch}"))
+            .map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+    }
     match arguments.cluster {
         true => run_all::<cluster::Stats>(&arguments),
         false => run_all::<quipu_sim::Stats>(&arguments),

@@ -118,6 +118,13 @@ impl Machines {
         }
     }
 
+    pub fn fill_log(&self, id: NodeId, is_full: bool) {
+        if let Some(slot) = self.slots.lock().get(&id) {
+            let disk = slot.machine.sim_disk();
+            disk.set_capacity(is_full.then(|| disk.used_bytes()));
+        }
+    }
+
     fn path(&self, id: NodeId) -> PathBuf {
         self.folder.path().join(id.to_string())
     }

@@ -6,6 +6,7 @@
 //! | `add likes 5 id a at node 1 -> 5` | the value, `5 again` if the id was known, or the code of the refusal |
 //! | `add likes 1 ids a to 40 at node 1 -> 40` | under the ids a1 to a40, one after the other; the last answer |
 //! | `read likes at node 1 -> 5` | |
+//! | `expire likes in 30 s at node 1 -> 5` | |
 //! | `clear at node 1 -> 2` | FLUSHALL: how many counters there were |
 //! | `ask w: add likes 5 id a at node 1`, `answer to w -> 5` | the same, with other steps in between |
 //! | `call old the leader of likes` | a name for a node; also `a follower of likes`, `another follower of likes` |
@@ -15,6 +16,8 @@
 //! | `crash old`, `kill old`, `stop old`, `start old` | the power goes, the process, or it ends in order |
 //! | `empty the disk of old` | of one that does not run |
 //! | `fill the cold store of old`, `free the cold store of old` | there is no room, there is room again |
+//! | `fill the log of old`, `free the log of old` | the same of the disk with its log |
+//! | `set the clock of old ahead by 60 s` | |
 //! | `join node 4`, `remove node 2` | joining is `done` or why not |
 //! | `checkpoint old` | of all partitions it holds |
 //! | `settle` | waits until all is where it should be, those who should lead do, and who leaves is gone |
@@ -34,7 +37,7 @@ use quipu_cluster::meta::Change;
 use quipu_cluster::node::Node;
 use quipu_cluster::raft::NodeId;
 use quipu_counting::slot::{partition, slot};
-use quipu_counting::{Action, Add, Batch, Reply};
+use quipu_counting::{Action, Add, Batch, Expire, ExpireWhen, Expiry, Reply};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use tokio::task::JoinHandle;
@@ -91,7 +94,9 @@ impl Stage {
                 self.world.found(number(count)?).await?;
                 return self.settle().await;
             }
-            ["add", ..] | ["read", ..] | ["clear", ..] => return self.request(&words)?.run().await,
+            ["add", ..] | ["read", ..] | ["clear", ..] | ["expire", ..] => {
+                return self.request(&words)?.run().await;
+            }
             ["ask", name, ref request @ ..] => {
                 let request = self.request(request)?;
                 self.asked.insert(name.to_string(), tokio::spawn(async move { request.run().await }));
@@ -115,6 +120,11 @@ impl Stage {
             ["empty", "disk", "of", node] => machines.empty_disk(self.id(node)?)?,
             ["fill", "cold", "store", "of", node] => machines.fill_cold(self.id(node)?, true),
             ["free", "cold", "store", "of", node] => machines.fill_cold(self.id(node)?, false),
+            ["fill", "log", "of", node] => machines.fill_log(self.id(node)?, true),
+            ["free", "log", "of", node] => machines.fill_log(self.id(node)?, false),
+            ["set", "clock", "of", node, "ahead", "by", time, unit] => {
+                machines.set_skew(self.id(node)?, duration(time, unit)?.as_millis() as i64);
+            }
             ["join", node] => return self.join(self.id(node)?).await,
             ["remove", node] => self.newest()?.change(Change::Leave(self.id(node)?)).await?,
             ["checkpoint", node] => {
@@ -196,6 +206,12 @@ impl Stage {
             ["read", key, "at", node] => {
                 let mut batch = Batch::default();
                 batch.push(key.as_bytes(), Action::Read);
+                Ok(Request { node: self.node(node)?, batches: vec![batch] })
+            }
+            ["expire", key, "in", time, unit, "at", node] => {
+                let expiry = Expiry::In(duration(time, unit)?.as_millis() as u64);
+                let mut batch = Batch::default();
+                batch.push(key.as_bytes(), Action::Expire(Expire { expiry, when: ExpireWhen::Always }));
                 Ok(Request { node: self.node(node)?, batches: vec![batch] })
             }
             ["clear", "at", node] => {
