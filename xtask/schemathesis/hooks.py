@@ -78,6 +78,19 @@ def has_an_inexact_number(case):
     return any(isinstance(value, float) and abs(value) > EXACT_MAX for value in everything(case.body))
 
 
+def asks_for(*names):
+    return lambda case: any(name in (case.query or {}) for name in names)
+
+
+def has(*fields):
+    return lambda case: any(field in body for body in objects(case) for field in fields)
+
+
+def is_without_limit(case):
+    limits = [body for body in objects(case) if "items" not in body and "type" not in body]
+    return not isinstance(case.body, dict) or any(body.get("limit") is None for body in limits)
+
+
 # A request that fits the document may still be refused with 400, where this stands in its detail and that holds of it.
 REFUSED_BY_RIGHT = (
     ("is above `max`", bounds_cross),  # min and max are compared with each other
@@ -87,6 +100,19 @@ REFUSED_BY_RIGHT = (
     ("must be the cursor of the page before", lambda case: "cursor" in (case.query or {})),  # another reply gave it
     ("the smallest number cannot be taken away", takes_the_smallest_away),
     ("a number beyond 2^53 must be written without fraction", has_an_inexact_number),  # an integer there
+    ("must have 1 to 512 bytes", is_longer_in_bytes(512)),  # a reason, as a key
+    ("must be a time like", asks_for("from", "to", "at")),  # of the year 0, or of 61 seconds
+    ("excludes from and to", asks_for("last")),
+    ("excludes step, from and to", asks_for("at")),
+    ("must not be earlier than from", asks_for("to")),
+    ("must be later than from", asks_for("to")),
+    ("no limit: give one", is_without_limit),  # a policy may have one
+    ("is not a time zone", has("zone")),
+    ("a bucket must not last longer than its window", has("bucketMs")),
+    ("must have fewer than 4096 buckets", has("bucketMs")),
+    ("would keep more than", has("history", "minutesMs", "hoursMs", "daysMs")),
+    ("keeps nothing: give", has("history")),
+    ("would keep more than 4096 buckets", has("keepMs", "bucketMs", "spanMs")),
 )
 
 
@@ -97,6 +123,8 @@ def is_refused_by_right(case, response):
         if garbled and ("the header If-Match must be" in detail or "the header If-None-Match must be" in detail):
             return True
         return any(text in detail and holds(case) for text, holds in REFUSED_BY_RIGHT)
+    if status == 429:
+        return case.operation.path.endswith("/acquire")
     if status == 412:
         # The counter is in another state than the one that was named.
         return bool(headers(case, CONDITIONS))

@@ -12,7 +12,7 @@ use crate::blocking::blocking;
 use crate::command;
 use crate::node::{ANSWER_MAX, Node, addresses, within};
 use crate::questions::{HEAR_PAUSE, kind, read_pairs};
-use crate::raft::{Group, NodeId, NotDone};
+use crate::raft::{Group, NodeId, NotDone, State};
 
 /// How often nodes look after what is theirs to look after.
 pub(crate) const CHORES_PAUSE: Duration = Duration::from_millis(200);
@@ -45,10 +45,11 @@ impl Node {
         let addresses = addresses(&self.meta);
         self.transport.learn(&addresses);
         self.ways.lock().retain(|(node, ..), _| addresses.contains_key(node));
+        self.stand_or_hand_over(self.partitions, &self.nodes).await;
         for partition in 0..self.partitions {
             let Some(group) = self.group(partition) else { continue };
-            group.stand(group.is_complete() && !self.is_stopping.load(Ordering::Acquire));
-            if group.leader() == Some(self.id) {
+            self.stand_or_hand_over(partition, &group).await;
+            if group.leader() == Some(self.id) && !group.waits_for_room() {
                 self.remove_expired(partition, &group).await;
                 if !self.missing_policies(partition).is_empty() {
                     // What was not done now is done the next time.
@@ -56,10 +57,20 @@ impl Node {
                 }
             }
         }
-        if self.nodes.leader() == Some(self.id) {
+        if self.nodes.leader() == Some(self.id) && !self.nodes.waits_for_room() {
             self.place().await;
         }
         self.let_go_of_strays().await;
+        self.forget_watchers();
+    }
+
+    /// Lets a replica stand for the lead, if it could lead; what is led by one that waits for room on a full disk hangs, so others shall
+    /// have it.
+    async fn stand_or_hand_over<M: State>(&self, number: u16, group: &Group<M>) {
+        group.stand(self.may_lead(group));
+        if group.waits_for_room() && group.leader() == Some(self.id) {
+            self.hand_over(number, group).await;
+        }
     }
 
     /// Asks others who leads what is not here: first those who should know best.

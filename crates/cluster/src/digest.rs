@@ -24,7 +24,7 @@ pub fn digests(path: &Path) -> Result<Vec<(u16, Digest)>, String> {
         let machine = Machine::new(Arc::clone(&engine), partition, Arc::default());
         let mut machine = machine.map_err(|error| failed(&error))?;
         for entry in journal.entries(usize::from(partition)) {
-            machine.take(entry).map_err(|error| failed(&error))?;
+            machine.take(entry, false).map_err(|error| failed(&error))?;
         }
         digests.push((partition, engine.digest(partition).map_err(|error| failed(&error))?));
     }

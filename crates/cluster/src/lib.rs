@@ -2,6 +2,7 @@
 //!
 //! | module | what lives there |
 //! |---|---|
+//! | [`aggregates`] | totals over the counters of a pattern |
 //! | [`belonging`] | how a cluster begins, how nodes come to it, what all agree on |
 //! | [`blocking`] | work that blocks, on a thread of its own |
 //! | [`certificates`] | certificates for nodes |
@@ -9,6 +10,7 @@
 //! | [`command`] | what a group of a partition is asked to do |
 //! | [`digest`] | what a node's data folder holds, as numbers that replicas share |
 //! | [`gathering`] | batches of many clients, split together |
+//! | [`hot`] | which keys are asked for most |
 //! | [`meta`] | what all nodes agree on: who they are, who holds what |
 //! | [`node`] | one of the machines: what it holds, how it begins and ends |
 //! | [`peers`] | nodes that reach each other by TCP and TLS |
@@ -22,8 +24,10 @@
 //! | [`together`] | batches that go the same way go as one message, or one entry |
 //! | [`transport`] | how nodes reach each other |
 //! | [`walks`] | walks over all counters |
+//! | [`watching`] | which watched counters changed, wherever they are |
 //! | [`raft`] | consensus: what `openraft` is told and asked, and nowhere else |
 
+pub mod aggregates;
 pub mod belonging;
 pub mod blocking;
 pub mod certificates;
@@ -31,6 +35,7 @@ pub mod chores;
 pub mod command;
 pub mod digest;
 pub mod gathering;
+pub mod hot;
 pub mod meta;
 pub mod node;
 pub mod peers;
@@ -45,3 +50,4 @@ pub mod split;
 pub mod together;
 pub mod transport;
 pub mod walks;
+pub mod watching;

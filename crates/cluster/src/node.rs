@@ -13,6 +13,7 @@ use quipu_engine::{Clock, Engine, OpenError, Options, Replication};
 use quipu_store::Disk;
 use quipu_store::cold::ColdStore;
 
+use crate::aggregates::Turns;
 use crate::blocking::blocking;
 use crate::chores::CHORES_PAUSE;
 use crate::command;
@@ -28,6 +29,7 @@ use crate::reads::{self, Reads};
 use crate::together::Together;
 use crate::transport::Transport;
 use crate::walks::Places;
+use crate::watching::Watching;
 
 /// What a node is told at its start.
 pub struct Settings {
@@ -86,6 +88,8 @@ pub struct Node {
     pub(crate) is_stopping: AtomicBool,
     pub(crate) reads: Reads,
     pub(crate) places: Mutex<Places>,
+    pub(crate) adding_up: Turns,
+    pub(crate) watching: Watching,
 }
 
 /// A partition that is here.
@@ -123,6 +127,8 @@ impl Node {
             id,
             reads: Reads::of(partitions),
             places: Places::new((options.clock)()),
+            adding_up: Turns::default(),
+            watching: Watching::default(),
             clock: options.clock,
             pace,
             patience,
@@ -261,7 +267,7 @@ impl Node {
     }
 
     /// Hands the lead to the first of those who could take it that says it would.
-    async fn hand_over<M: State>(&self, number: u16, group: &Group<M>) {
+    pub(crate) async fn hand_over<M: State>(&self, number: u16, group: &Group<M>) {
         group.stand(false);
         for heir in group.heirs(self.id) {
             if self.would_lead(number, heir).await {
@@ -270,6 +276,11 @@ impl Node {
                 return;
             }
         }
+    }
+
+    /// Whether a replica that is here could lead, and would.
+    pub(crate) fn may_lead<M: State>(&self, group: &Group<M>) -> bool {
+        group.is_complete() && !group.waits_for_room() && !self.is_stopping.load(Ordering::Acquire)
     }
 
     /// Whether another says that it would lead a group.

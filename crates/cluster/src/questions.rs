@@ -18,13 +18,17 @@
 //! 34 partition:v listing        a page of its counters, if you lead it        -> more:1 count:v (key cell)*
 //! 35 partition:v draw:v         any of its keys, if you lead it               -> 0 | 1 key
 //! 36 partition:v place:v        what did you remember under this number?      -> 0 | 1 key
+//! 37 partition:v within_ms:v pattern    add up the counters that match, if you lead it -> sum:16 count:v min:z max:z
+//! 38 version:v (0 | 1 interest) count:v partition:v*    what changed of what I watch?
+//!     -> 0 say what you watch | 1 is_new:1 count:v (partition:v (4 not here | bits:1 count:v key*))*     bits: 1 cleared, 2 lost
+//! interest := count:v key* count:v prefix*
+//! 40 most:v                     which keys were asked for most at you?        -> told (see `hot.rs`)
 //! listing := prefix order:1 (0 | 1 value:z key) limit:v      order: 0 storage, 1 key, 2 value; only what comes after the place
-//! key, prefix := length:v bytes
+//! key, prefix, pattern := length:v bytes
 //! answer := 0 (what stands above) | 1 (0 | 1 leader:v) | 2 no quorum | 3 unknown | 4 length:v why it has stopped
 //! ```
 
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -63,6 +67,9 @@ pub(crate) mod kind {
     pub const PAGE: u8 = 34;
     pub const DRAW: u8 = 35;
     pub const PLACE: u8 = 36;
+    pub const ADD_UP: u8 = 37;
+    pub const CHANGES: u8 = 38;
+    pub const HOT: u8 = 40;
 }
 
 impl Node {
@@ -166,18 +173,21 @@ impl Node {
             }
             kind::WOULD_LEAD => {
                 let number = read_partition(&mut reader)?;
-                let can = match self.group(number) {
-                    _ if number == self.partitions => self.nodes.is_complete(),
-                    Some(group) => group.is_complete(),
+                let would = match self.group(number) {
+                    _ if number == self.partitions => self.may_lead(&self.nodes),
+                    Some(group) => self.may_lead(&group),
                     None => false,
                 };
-                Ok(vec![u8::from(can && !self.is_stopping.load(Ordering::Acquire))])
+                Ok(vec![u8::from(would)])
             }
             kind::AGREED_BY_ALL => {
                 self.nodes.agreed().await.map(encode_number).ok_or(NotDone::NotLeader(None))
             }
             kind::AGREED | kind::LOOK => self.answer_look(asked_for, &mut reader).await?,
+            kind::CHANGES => self.answer_watch(from, &mut reader)?,
             kind::PAGE | kind::DRAW | kind::PLACE => self.answer_walk(asked_for, &mut reader).await?,
+            kind::ADD_UP => self.answer_add_up(&mut reader).await?,
+            kind::HOT => Ok(self.answer_hot(&mut reader)?),
             _ => return Err(Malformed("a question that this version does not know")),
         };
         Ok(match done {
@@ -220,21 +230,31 @@ impl Node {
         asked: Vec<u8>,
         read: impl Fn(&mut Reader<'_>) -> Result<T, Malformed>,
     ) -> Result<T, NotDone> {
+        let ask = |target| self.ask(target, asked.clone(), ANSWER_MAX, &read);
+        self.with_leader(partition, ask).await.map(|(_, answer)| answer)
+    }
+
+    /// Asks, in a manner that may be repeated, one node after the other until one of them leads a partition. Says who it was.
+    pub(crate) async fn with_leader<T, Asked: Future<Output = Result<T, NotDone>>>(
+        &self,
+        partition: u16,
+        ask: impl Fn(NodeId) -> Asked,
+    ) -> Result<(NodeId, T), NotDone> {
         let until = Instant::now() + self.patience;
         let (mut hint, mut hints) = (None, 0);
         loop {
             for target in hint.take().map_or_else(|| self.candidates(partition), |hint| vec![hint]) {
-                let answering = self.ask(target, asked.clone(), ANSWER_MAX, &read);
-                match self.while_it_leads(partition, target, answering).await {
+                match self.while_it_leads(partition, target, ask(target)).await {
+                    Ok(answer) => return Ok((target, answer)),
                     Err(NotDone::NotLeader(Some(leader))) if leader != target && hints < HINTS_MAX => {
                         hints += 1;
                         hint = Some(leader);
                         break;
                     }
+                    Err(NotDone::Stopped(why)) => return Err(NotDone::Stopped(why)),
                     Err(
                         NotDone::NotLeader(_) | NotDone::NotReached(_) | NotDone::Unknown | NotDone::NoQuorum,
                     ) => {}
-                    done => return done,
                 }
             }
             if Instant::now() >= until {

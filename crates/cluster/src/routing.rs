@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use crate::blocking::blocking;
 use crate::command;
 use crate::gathering::Answered;
+use crate::meta::LEVEL_OF_KINDS;
 use crate::node::{ANSWER_MAX, Node, within};
 use crate::plant::{Plant, is_planted};
 use crate::questions::{HINTS_MAX, LOOK_AGAIN, kind, question};
@@ -41,6 +42,22 @@ impl Node {
             true => Err(format!(
                 "{count} requests of about {bytes} bytes together; the limits are {REQUESTS_MAX} and {BATCH_BYTES_MAX}, send several"
             )),
+            false => Ok(()),
+        }
+    }
+
+    /// Says no to a batch that is too large, or that some node would not understand.
+    pub fn check(&self, batch: &Batch) -> Result<(), String> {
+        if batch.requests.iter().any(|request| request.action.is_for_whole()) {
+            self.check_level()?;
+        }
+        Node::check_size(batch)
+    }
+
+    /// Says no while some node does not know counters that are more than a number.
+    pub(crate) fn check_level(&self) -> Result<(), String> {
+        match self.meta(|meta| meta.level) < LEVEL_OF_KINDS {
+            true => Err("some nodes of the cluster run a version that does not know this; restart them with a newer one".into()),
             false => Ok(()),
         }
     }

@@ -106,14 +106,14 @@ impl Split {
                         // Of all partitions together.
                         None => {
                             let counted = known.cell.value.saturating_add(reply.cell.value);
-                            *known = *reply;
+                            *known = reply.clone();
                             known.cell.value = counted;
                         }
                         // Some have done it and some have not.
                         Some(refusal) => *refusal = Refusal::OutcomeUnknown,
                     }
                 }
-                None => *known = *reply,
+                None => *known = reply.clone(),
             }
         }
     }
@@ -151,12 +151,7 @@ impl Part {
             })
             .collect();
         for index in range {
-            let request = &batch.requests[index];
-            let key = batch.bytes(request.key);
-            match request.id {
-                Some(id) => self.batch.push_with_id(key, request.action, batch.bytes(id.span), id.index),
-                None => self.batch.push(key, request.action),
-            };
+            self.batch.push_from(batch, index);
             self.places.push(index);
         }
         self.batch.groups.extend(groups);

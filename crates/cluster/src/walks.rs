@@ -279,7 +279,7 @@ impl Node {
     }
 
     /// Looks at all of a partition that this node leads, after everything that was acknowledged before is carried out.
-    async fn of_led<T: Send + 'static>(
+    pub(crate) async fn of_led<T: Send + 'static>(
         &self,
         partition: u16,
         look: impl FnOnce(&Node, u64) -> Result<T, String> + Send + 'static,

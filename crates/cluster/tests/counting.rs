@@ -176,13 +176,13 @@ impl Cluster {
     async fn add_under(&self, id: NodeId, key: &str, request: &str) -> Reply {
         let mut batch = Batch::default();
         batch.push_with_id(key.as_bytes(), Action::Add(Add::plain(1)), request.as_bytes(), 0);
-        self.run(id, &mut batch).await[0]
+        self.run(id, &mut batch).await[0].clone()
     }
 
     async fn read(&self, id: NodeId, key: &str) -> Reply {
         let mut batch = Batch::default();
         batch.push(key.as_bytes(), Action::Read);
-        self.run(id, &mut batch).await[0]
+        self.run(id, &mut batch).await[0].clone()
     }
 
     /// What a node itself has of a counter, however far it is.
@@ -572,7 +572,7 @@ impl Cluster {
         let mut batch = Batch::default();
         batch.freshness = Freshness::Eventual { max_staleness_ms };
         batch.push(key.as_bytes(), Action::Read);
-        let reply = self.run(id, &mut batch).await[0];
+        let reply = self.run(id, &mut batch).await[0].clone();
         (reply, batch.staleness_ms(0))
     }
 

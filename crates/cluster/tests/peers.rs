@@ -78,7 +78,7 @@ impl Running {
         let mut batch = Batch::default();
         batch.push_with_id(key.as_bytes(), Action::Add(Add::plain(1)), request.as_bytes(), 0);
         self.node.execute(&mut batch).await;
-        batch.replies[0]
+        batch.replies[0].clone()
     }
 }
 

@@ -231,17 +231,17 @@ async fn what_does_not_follow_is_not_carried_out() {
         batch.replies[0].cell.value
     };
     let (mut first, mut second) = (node.machine(), node.machine());
-    first.take(add(0)).unwrap();
+    first.take(add(0), true).unwrap();
     let blank = Entry::new(log_id(1, 0), EntryPayload::Blank);
     for entry in [add(0), blank] {
-        assert!(second.take(entry).is_err());
+        assert!(second.take(entry, true).is_err());
     }
     assert_eq!(value(), 1);
-    first.take(add(1)).unwrap();
+    first.take(add(1), true).unwrap();
     assert_eq!(value(), 2);
     // It was let go of, and is none of theirs any more.
     node.engine.let_go(PARTITION).unwrap();
-    assert!(first.take(add(2)).is_err());
+    assert!(first.take(add(2), true).is_err());
     assert!(!node.engine.holds(PARTITION));
     drop((first, second));
     node.close();

@@ -1,5 +1,7 @@
 //! What can be asked of one counter.
 
+use crate::batch::Span;
+
 /// One request's verb and arguments. The key travels beside it, see [`crate::Request`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -11,12 +13,46 @@ pub enum Action {
     Add(Add),
     /// Replace the value.
     Set(Set),
+    /// The same, also of a counter of uniques, which is a sum from then on: Redis's SET.
+    Overwrite(Set),
     /// Back to zero; the counter stays. A counter that does not exist stays absent.
     Reset(Condition),
     /// The counter ceases to exist.
     Delete(Condition),
     /// Change when the counter expires, and nothing else.
     Expire(Expire),
+    /// These items were seen. Makes a counter of uniques of one that does not exist.
+    Observe {
+        /// Their hashes, eight bytes each.
+        items: Span,
+    },
+    /// All that another counter of uniques has seen was seen.
+    Join {
+        /// Its sketch, as it is stored.
+        sketch: Span,
+    },
+    /// This is what was seen, and nothing else.
+    Replace {
+        /// A sketch, as it is stored.
+        sketch: Span,
+        /// What happens to the expiry.
+        expiry: Expiry,
+        /// What must hold of the counter first.
+        condition: Condition,
+    },
+    /// Count so much if a limit leaves room for it.
+    Acquire(Acquire),
+    /// Set so much aside for so many milliseconds, as if it were added: the delta and the bounds of the addition hold.
+    Reserve(Add, u64),
+    /// What was set aside is counted, or free again.
+    End {
+        /// The birth of the counter.
+        birth: u64,
+        /// The number of the hold.
+        number: u64,
+        /// How it ends.
+        ending: Ending,
+    },
     /// How many counters there are. Has no key.
     Count,
     /// Delete every counter. Has no key. Request ids and producer sessions are kept.
@@ -33,6 +69,76 @@ impl Action {
     pub fn is_global(&self) -> bool {
         matches!(self, Action::Count | Action::Clear)
     }
+
+    /// Whether only the rules for whole counters (`kinds`) know it.
+    #[inline]
+    pub fn is_for_whole(&self) -> bool {
+        matches!(
+            self,
+            Action::Observe { .. }
+                | Action::Join { .. }
+                | Action::Replace { .. }
+                | Action::Acquire(_)
+                | Action::Reserve(..)
+                | Action::End { .. }
+        )
+    }
+
+    /// The bytes that belong to it.
+    pub fn payload(&self) -> Option<Span> {
+        match self {
+            Action::Observe { items } => Some(*items),
+            Action::Join { sketch } | Action::Replace { sketch, .. } => Some(*sketch),
+            Action::Acquire(acquire) => Some(acquire.frame),
+            _ => None,
+        }
+    }
+
+    /// The same with its bytes moved.
+    #[inline]
+    pub(crate) fn moved(self, moved: impl FnOnce(Span) -> Span) -> Action {
+        if self.is_for_whole()
+            && let Some(payload) = self.payload()
+        {
+            return self.with_payload(moved(payload));
+        }
+        self
+    }
+
+    /// The same with its bytes at another place.
+    pub fn with_payload(self, payload: Span) -> Action {
+        match self {
+            Action::Observe { .. } => Action::Observe { items: payload },
+            Action::Join { .. } => Action::Join { sketch: payload },
+            Action::Replace { expiry, condition, .. } => {
+                Action::Replace { sketch: payload, expiry, condition }
+            }
+            Action::Acquire(acquire) => Action::Acquire(Acquire { frame: payload, ..acquire }),
+            other => other,
+        }
+    }
+}
+
+/// An attempt to count within a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Acquire {
+    /// How much; not negative.
+    pub amount: i64,
+    /// The most there may be in the window; the policy's where none is given.
+    pub limit: Option<i64>,
+    /// How time is cut, see [`crate::body::put_frame`]; empty for the counter's own way, or none.
+    pub frame: Span,
+    /// Count it also beyond the limit.
+    pub is_soft: bool,
+}
+
+/// How a hold ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// So much of it is counted, or all of it.
+    Commit(Option<i64>),
+    /// Nothing of it is.
+    Void,
 }
 
 /// An addition with everything that may guard it.

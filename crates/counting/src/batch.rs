@@ -3,16 +3,20 @@
 //! A front decodes what its sockets have into one batch and hands it over once. Keys and ids lie in one byte
 //! buffer that is reused from batch to batch, so a request costs no allocation.
 
+use std::sync::Arc;
+
 use crate::action::Action;
+use crate::body::Kind;
 use crate::cell::Cell;
 use crate::identity::Outcome;
+use crate::kinds::Detail;
 use crate::refusal::Refusal;
 
 /// A place in the batch's bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {
     start: u32,
-    length: u16,
+    length: u32,
 }
 
 impl Span {
@@ -77,7 +81,7 @@ pub enum GroupKind {
 }
 
 /// What one caller is told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// Why it was refused, if it was.
     pub refusal: Option<Refusal>,
@@ -96,6 +100,10 @@ pub struct Reply {
     /// shown as it died, with `exists` false. For `Count` the number is the value; for a
     /// session group the last sequence is the version.
     pub cell: Cell,
+    /// What the counter counts.
+    pub kind: Kind,
+    /// What else there is to say, of counters that are more than their numbers.
+    pub detail: Option<Arc<Detail>>,
 }
 
 impl Reply {
@@ -110,6 +118,8 @@ impl Reply {
             previous: cell.value,
             applied: 0,
             cell,
+            kind: Kind::Sum,
+            detail: None,
         }
     }
 
@@ -133,6 +143,8 @@ impl Reply {
                 birth: outcome.birth,
                 ..Cell::ABSENT
             },
+            kind: Kind::Sum,
+            detail: None,
         }
     }
 }
@@ -230,16 +242,16 @@ impl Batch {
 
     /// Keeps bytes that a request will point to.
     pub fn intern(&mut self, bytes: &[u8]) -> Span {
-        debug_assert!(bytes.len() <= usize::from(u16::MAX) && self.bytes.len() < u32::MAX as usize);
+        debug_assert!(self.bytes.len() + bytes.len() < u32::MAX as usize);
         let start = self.bytes.len() as u32;
         self.bytes.extend_from_slice(bytes);
-        Span { start, length: bytes.len() as u16 }
+        Span { start, length: bytes.len() as u32 }
     }
 
     /// The bytes of a span of this batch.
     #[inline]
     pub fn bytes(&self, span: Span) -> &[u8] {
-        &self.bytes[span.start as usize..span.start as usize + usize::from(span.length)]
+        &self.bytes[span.start as usize..][..span.length as usize]
     }
 
     /// Adds a request without id. Returns its index.
@@ -256,6 +268,25 @@ impl Batch {
         let span = self.intern(id);
         self.requests.push(Request { key, action, id: Some(RequestId { span, index }) });
         self.requests.len() - 1
+    }
+
+    /// Adds a request of another batch, with its bytes. Returns its index.
+    pub fn push_from(&mut self, other: &Batch, index: usize) -> usize {
+        let request = &other.requests[index];
+        let action = match request.action.payload() {
+            Some(payload) => request.action.with_payload(self.intern(other.bytes(payload))),
+            None => request.action,
+        };
+        let key = other.bytes(request.key);
+        match request.id {
+            Some(id) => self.push_with_id(key, action, other.bytes(id.span), id.index),
+            None => self.push(key, action),
+        }
+    }
+
+    /// The bytes that belong to a request's action.
+    pub fn payload(&self, index: usize) -> &[u8] {
+        self.requests[index].action.payload().map_or(&[], |payload| self.bytes(payload))
     }
 
     /// Binds the requests from `start` to the last one together.
@@ -285,7 +316,7 @@ impl Batch {
         self.requests.extend(other.requests.iter().map(|request| Request {
             key: moved(request.key),
             id: request.id.map(|id| RequestId { span: moved(id.span), ..id }),
-            ..*request
+            action: request.action.moved(moved),
         }));
         self.groups.extend(other.groups.iter().map(|group| Group {
             start: group.start + requests,
@@ -306,7 +337,7 @@ impl Batch {
         let requests = self.requests[from.requests..to.requests].iter().map(|request| Request {
             key: moved(request.key),
             id: request.id.map(|id| RequestId { span: moved(id.span), ..id }),
-            ..*request
+            action: request.action.moved(moved),
         });
         let groups = self.groups[from.groups..to.groups].iter().map(|group| Group {
             start: group.start - from.requests,

@@ -9,7 +9,7 @@ use std::hash::Hasher;
 use siphasher::sip::SipHasher13;
 use siphasher::sip128::SipHasher13 as SipHasher13Wide;
 
-use crate::action::{Action, Condition, ExpireWhen, Expiry};
+use crate::action::{Action, Condition, Ending, ExpireWhen, Expiry};
 use crate::batch::{Batch, Group, Reply};
 use crate::cell::Cell;
 use crate::refusal::Refusal;
@@ -136,15 +136,30 @@ pub fn fingerprint(action: &Action) -> u64 {
     hasher.finish()
 }
 
+/// The fingerprint of a request of a batch: of its action and the bytes that belong to it.
+pub fn request_fingerprint(batch: &Batch, index: usize) -> u64 {
+    let mut hasher = SipHasher13::new();
+    write_request(&mut hasher, batch, index);
+    hasher.finish()
+}
+
+fn write_request(hasher: &mut SipHasher13, batch: &Batch, index: usize) {
+    let action = &batch.requests[index].action;
+    write_action(hasher, action);
+    if action.payload().is_some() {
+        hasher.write(batch.payload(index));
+    }
+}
+
 /// The fingerprint of the first item of an all-or-none group covers the whole group, so that the same id with
 /// any other item in it is noticed.
 pub fn group_fingerprint(batch: &Batch, group: &Group) -> u64 {
     let mut hasher = SipHasher13::new();
-    for request in &batch.requests[group.start..group.end] {
-        let key = batch.bytes(request.key);
+    for index in group.start..group.end {
+        let key = batch.key(index);
         hasher.write_u16(key.len() as u16);
         hasher.write(key);
-        write_action(&mut hasher, &request.action);
+        write_request(&mut hasher, batch, index);
     }
     hasher.finish()
 }
@@ -193,6 +208,41 @@ fn write_action(hasher: &mut SipHasher13, action: &Action) {
         Action::Check(condition) => {
             hasher.write_u8(8);
             write_condition(hasher, *condition);
+        }
+        Action::Overwrite(set) => {
+            hasher.write_u8(15);
+            write_action(hasher, &Action::Set(*set));
+        }
+        Action::Observe { .. } => hasher.write_u8(9),
+        Action::Join { .. } => hasher.write_u8(10),
+        Action::Replace { expiry, condition, .. } => {
+            hasher.write_u8(11);
+            write_expiry(hasher, *expiry);
+            write_condition(hasher, *condition);
+        }
+        Action::Acquire(acquire) => {
+            hasher.write_u8(12);
+            hasher.write_i64(acquire.amount);
+            hasher.write_u8(u8::from(acquire.limit.is_some()));
+            hasher.write_i64(acquire.limit.unwrap_or(0));
+            hasher.write_u8(u8::from(acquire.is_soft));
+        }
+        Action::Reserve(add, ttl_ms) => {
+            hasher.write_u8(13);
+            hasher.write_u64(*ttl_ms);
+            write_action(hasher, &Action::Add(*add));
+        }
+        Action::End { birth, number, ending } => {
+            hasher.write_u8(14);
+            hasher.write_u64(*birth);
+            hasher.write_u64(*number);
+            let (kind, amount) = match ending {
+                Ending::Void => (0, 0),
+                Ending::Commit(None) => (1, 0),
+                Ending::Commit(Some(amount)) => (2, *amount),
+            };
+            hasher.write_u8(kind);
+            hasher.write_i64(amount);
         }
     }
 }

@@ -10,39 +10,68 @@
 //! | `cell` | what a counter is |
 //! | `action` | what can be asked of it |
 //! | `rules` | what the answer is, for one counter and for an all-or-none group |
+//! | `body` | what a counter may have beyond its five numbers |
+//! | `kinds` | what the answer is where it has |
+//! | `bytes` | how that is stored |
 //! | `refusal` | the closed list of reasons for "no" |
 //! | `batch` | many requests that travel together, and their replies |
 //! | `identity` | request ids: who is the same request as before |
 //! | `session` | producer sessions: sequences and epochs |
 //! | `policy` | limits by key pattern |
+//! | `unique` | counters of distinct items, and Redis's HyperLogLog values |
 //! | `placement` | which nodes hold which partition |
 //! | `slot` | keys to slots to partitions |
+//! | `window` | sums in buckets of time: sliding, fixed and calendar windows |
+//! | `hold` | amounts set aside until they are taken, given back, or over |
+//! | `series` | the history of a counter: its value at full minutes, hours and days |
 //! | `listing` | which counters a list shows, and in which order |
+//! | `aggregate` | totals over the counters of a pattern |
+//! | `watching` | which counters are watched, and what is noted of their changes |
+//! | `hot`, `sketch` | which counters are asked for most, and how they are found |
 //! | `service` | the seam: what every deployment offers to every front |
 
 pub mod action;
+pub mod aggregate;
 pub mod batch;
+pub mod body;
+pub mod bytes;
 pub mod cell;
+pub mod hold;
+pub mod hot;
 pub mod identity;
+pub mod kinds;
 pub mod listing;
 pub mod placement;
 pub mod policy;
 pub mod refusal;
 pub mod rules;
+pub mod series;
 pub mod service;
 pub mod session;
+pub mod sketch;
 pub mod slot;
+pub mod unique;
+mod varint;
+pub mod watching;
+pub mod window;
 
-pub use action::{Action, Add, Condition, Expire, ExpireWhen, Expiry, Set};
+pub use action::{Acquire, Action, Add, Condition, Ending, Expire, ExpireWhen, Expiry, Set};
+pub use aggregate::{Aggregate, Totals};
 pub use batch::{Batch, BatchMark, Freshness, Group, GroupKind, Reply, Request, RequestId};
+pub use body::{Body, Kind};
 pub use cell::{Cell, NEVER};
+pub use hot::{HotKey, HotKeys};
 pub use identity::{Identity, IdentityKey, Outcome, Remembered};
+pub use kinds::{Detail, Whole};
 pub use listing::{ListOrder, ListPage, ListPlace, Listing};
 pub use policy::{Limits, Policies, Policy};
 pub use refusal::Refusal;
 pub use rules::{Change, Verdict, decide, decide_group};
 pub use service::{Counters, Execution, Unavailable};
 pub use session::{Session, SessionVerdict};
+pub use sketch::Sketch;
+pub use unique::Unique;
+pub use watching::{Changes, Interest};
 
 /// The longest key, in bytes. Long enough for any composed name, short enough that a key never dominates a record.
 pub const KEY_BYTES_MAX: usize = 512;

@@ -8,6 +8,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::body::{Keeping, Kind};
+use crate::series::Retention;
+
 /// What holds for the counters a pattern matches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
@@ -21,6 +24,16 @@ pub struct Policy {
     pub ttl_ms: Option<u64>,
     /// Writes are refused, reads are served.
     pub disabled: bool,
+    /// What counters are born as; sums where it is not said, and what the first request makes of them.
+    pub kind: Option<Kind>,
+    /// How windows, and uniques by time, cut it.
+    pub window: Option<Keeping>,
+    /// The limit of `acquire`, where the call gives none.
+    pub limit: Option<i64>,
+    /// `acquire` counts also beyond the limit.
+    pub soft: bool,
+    /// How long what the value was stays known.
+    pub history: Option<Retention>,
 }
 
 /// A policy in the form the rules use: no options left.
@@ -36,12 +49,20 @@ pub struct Limits {
     pub ttl_ms: u64,
     /// See [`Policy::disabled`].
     pub disabled: bool,
+    /// Whether the policy says what `kinds` has to know.
+    pub is_for_whole: bool,
 }
 
 impl Limits {
     /// What holds where no policy matches.
-    pub const NONE: Limits =
-        Limits { floor: i64::MIN, ceiling: i64::MAX, saturate: false, ttl_ms: 0, disabled: false };
+    pub const NONE: Limits = Limits {
+        floor: i64::MIN,
+        ceiling: i64::MAX,
+        saturate: false,
+        ttl_ms: 0,
+        disabled: false,
+        is_for_whole: false,
+    };
 }
 
 impl From<&Policy> for Limits {
@@ -52,6 +73,7 @@ impl From<&Policy> for Limits {
             saturate: policy.saturate,
             ttl_ms: policy.ttl_ms.unwrap_or(0),
             disabled: policy.disabled,
+            is_for_whole: policy.kind.is_some_and(|kind| kind != Kind::Sum) || policy.history.is_some(),
         }
     }
 }
@@ -84,6 +106,12 @@ impl Policies {
             Some((_, limits)) => *limits,
             None => Limits::NONE,
         }
+    }
+
+    /// The policy that holds for `key`.
+    pub fn policy_for(&self, key: &[u8]) -> Option<&Policy> {
+        let (pattern, _) = self.ranked.iter().find(|(pattern, _)| matches(pattern, key))?;
+        self.by_pattern.get(pattern)
     }
 
     /// The policy stored for exactly this pattern.

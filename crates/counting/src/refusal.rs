@@ -33,11 +33,23 @@ pub enum Refusal {
     NoQuorum = 12,
     /// It may have been done or not: whoever asks again under the same request id learns which.
     OutcomeUnknown = 13,
+    /// The counter counts something else: sums, uniques, or sums by time.
+    WrongKind = 14,
+    /// The limit leaves no room.
+    OverQuota = 15,
+    /// Neither the call nor the policy says what the limit is.
+    NoLimit = 16,
+    /// The hold was committed, voided or has expired.
+    HoldEnded = 17,
+    /// More than was set aside.
+    BeyondHold = 18,
+    /// The counter has as many holds as it can have.
+    TooManyHolds = 19,
 }
 
 impl Refusal {
     /// Every refusal, for tables and tests.
-    pub const ALL: [Refusal; 13] = [
+    pub const ALL: [Refusal; 19] = [
         Refusal::Overflow,
         Refusal::BelowFloor,
         Refusal::AboveCeiling,
@@ -51,6 +63,12 @@ impl Refusal {
         Refusal::NoLeader,
         Refusal::NoQuorum,
         Refusal::OutcomeUnknown,
+        Refusal::WrongKind,
+        Refusal::OverQuota,
+        Refusal::NoLimit,
+        Refusal::HoldEnded,
+        Refusal::BeyondHold,
+        Refusal::TooManyHolds,
     ];
 
     /// The stored number.
@@ -79,6 +97,12 @@ impl Refusal {
             Refusal::NoLeader => "no-leader",
             Refusal::NoQuorum => "no-quorum",
             Refusal::OutcomeUnknown => "outcome-unknown",
+            Refusal::WrongKind => "wrong-kind",
+            Refusal::OverQuota => "over-quota",
+            Refusal::NoLimit => "no-limit",
+            Refusal::HoldEnded => "hold-ended",
+            Refusal::BeyondHold => "beyond-hold",
+            Refusal::TooManyHolds => "too-many-holds",
         }
     }
 
@@ -90,7 +114,8 @@ impl Refusal {
             | Refusal::BelowFloor
             | Refusal::AboveCeiling
             | Refusal::ConditionUnmet
-            | Refusal::GroupAborted => true,
+            | Refusal::GroupAborted
+            | Refusal::HoldEnded => true,
             Refusal::Disabled
             | Refusal::IdReused
             | Refusal::Fenced
@@ -98,7 +123,13 @@ impl Refusal {
             | Refusal::CrossSlot
             | Refusal::NoLeader
             | Refusal::NoQuorum
-            | Refusal::OutcomeUnknown => false,
+            | Refusal::OutcomeUnknown
+            // Of another request under the same id, or at another time, more may be possible.
+            | Refusal::WrongKind
+            | Refusal::OverQuota
+            | Refusal::NoLimit
+            | Refusal::BeyondHold
+            | Refusal::TooManyHolds => false,
         }
     }
 }

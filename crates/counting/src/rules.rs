@@ -5,6 +5,7 @@
 
 use crate::action::{Action, Add, Condition, Expire, ExpireWhen, Expiry, Set};
 use crate::batch::Reply;
+use crate::body::Kind;
 use crate::cell::{Cell, NEVER};
 use crate::policy::Limits;
 use crate::refusal::Refusal;
@@ -21,7 +22,7 @@ pub enum Change {
 }
 
 /// The change and what the caller is told about it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// What becomes of the cell.
     pub change: Change,
@@ -46,14 +47,17 @@ pub fn decide(stored: Option<Cell>, action: &Action, limits: &Limits, now_ms: u6
         Action::Check(condition) if !holds(*condition, live) => refuse(live, Refusal::ConditionUnmet),
         Action::Check(_) => Verdict { change: Change::Keep, reply: Reply::state(live) },
         Action::Add(add) => decide_add(live, add, limits, now_ms, sequence),
-        Action::Set(set) => decide_set(live, set, limits, now_ms, sequence),
+        Action::Set(set) | Action::Overwrite(set) => decide_set(live, set, limits, now_ms, sequence),
         Action::Reset(condition) => decide_reset(live, *condition, limits, now_ms, sequence),
         Action::Delete(condition) => decide_delete(live, *condition, limits),
         Action::Expire(expire) => decide_expire(live, expire, limits, now_ms),
+        // What `kinds` decides never comes here.
+        _ => refuse(live, Refusal::WrongKind),
     }
 }
 
-fn refuse(live: Option<Cell>, refusal: Refusal) -> Verdict {
+/// Nothing changes, for this reason.
+pub(crate) fn refuse(live: Option<Cell>, refusal: Refusal) -> Verdict {
     Verdict { change: Change::Keep, reply: Reply { refusal: Some(refusal), ..Reply::state(live) } }
 }
 
@@ -74,7 +78,7 @@ fn decide_add(live: Option<Cell>, add: &Add, limits: &Limits, now_ms: u64, seque
             {
                 Verdict { change: Change::Keep, reply: Reply::state(live) }
             }
-            _ => changed(live, sum, add.expiry, limits, now_ms, sequence),
+            _ => born_or_changed(live, sum, add.expiry, limits, now_ms, sequence),
         },
         Err(refusal) => refuse(live, refusal),
     }
@@ -131,7 +135,7 @@ fn decide_set(live: Option<Cell>, set: &Set, limits: &Limits, now_ms: u64, seque
     if set.value > limits.ceiling {
         return refuse(live, Refusal::AboveCeiling);
     }
-    changed(live, set.value, set.expiry, limits, now_ms, sequence)
+    born_or_changed(live, set.value, set.expiry, limits, now_ms, sequence)
 }
 
 fn decide_reset(
@@ -199,7 +203,7 @@ fn decide_expire(live: Option<Cell>, expire: &Expire, limits: &Limits, now_ms: u
 }
 
 /// A new value for a counter that lives, or is born by this.
-fn changed(
+pub(crate) fn born_or_changed(
     live: Option<Cell>,
     value: i64,
     expiry: Expiry,
@@ -243,6 +247,8 @@ fn accepted(live: Option<Cell>, after: Cell, now_ms: u64) -> Verdict {
         previous,
         applied: after.value.saturating_sub(previous),
         cell: after,
+        kind: Kind::Sum,
+        detail: None,
     };
     let change = match (exists, live) {
         (true, _) => Change::Put(after),
@@ -252,7 +258,7 @@ fn accepted(live: Option<Cell>, after: Cell, now_ms: u64) -> Verdict {
     Verdict { change, reply }
 }
 
-fn holds(condition: Condition, live: Option<Cell>) -> bool {
+pub(crate) fn holds(condition: Condition, live: Option<Cell>) -> bool {
     match condition {
         Condition::Always => true,
         Condition::Exists => live.is_some(),

@@ -4,9 +4,12 @@
 //! stays inline; what must wait (a counter that lies on disk, another node) comes back as
 //! [`Execution::Pending`] and is finished elsewhere.
 
+use crate::aggregate::Aggregate;
 use crate::batch::Batch;
+use crate::hot::HotKeys;
 use crate::listing::{ListPage, Listing};
 use crate::policy::{Policies, Policy};
+use crate::watching::{Changes, Interest};
 
 /// How a batch went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,9 +95,25 @@ pub trait Counters: Send + Sync {
     /// are fetched is on exactly one of them, whatever is written meanwhile. Blocks.
     fn list(&self, listing: &Listing, now_ms: u64) -> Result<ListPage, Unavailable>;
 
+    /// The totals of all counters that a pattern selects (see [`crate::policy`]). Blocks.
+    fn aggregate(&self, pattern: &[u8], now_ms: u64) -> Result<Aggregate, Unavailable>;
+
     /// One of the keys, or none if there are none. `draw` is a random number that chooses; how likely each key is, is the
     /// deployment's business. Blocks.
     fn random_key(&self, draw: u64, now_ms: u64) -> Result<Option<Vec<u8>>, Unavailable>;
+
+    /// From now on changes of these counters are noted, and of no others: for [`changes`](Counters::changes). Calls back once
+    /// that is so, at once where nobody else has to be told. There is one who watches; who watches nothing costs nothing.
+    fn watch(&self, _interest: Interest, watched: Box<dyn FnOnce() + Send>) {
+        watched();
+    }
+
+    /// What became of watched counters since the last call. A read that begins now shows all of it.
+    fn changes(&self) -> Changes {
+        Changes::default()
+    }
+    /// The keys that were asked for most in the last seconds, so many of them, up to [`crate::hot::HOT_KEYS_MAX`]. Blocks.
+    fn hot(&self, n: usize, now_ms: u64) -> Result<HotKeys, Unavailable>;
 
     /// Facts about the running service, by name, for INFO and /metrics.
     fn facts(&self) -> Vec<(&'static str, u64)>;

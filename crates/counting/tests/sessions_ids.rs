@@ -221,7 +221,9 @@ fn the_window_is_half_open_and_never_reaches_back() {
 fn what_is_remembered() {
     let remembered: Vec<&str> =
         Refusal::ALL.into_iter().filter(|refusal| refusal.is_remembered()).map(Refusal::code).collect();
-    assert_eq!(remembered, ["overflow", "below-floor", "above-ceiling", "condition-unmet", "group-aborted"]);
+    let expected =
+        ["overflow", "below-floor", "above-ceiling", "condition-unmet", "group-aborted", "hold-ended"];
+    assert_eq!(remembered, expected);
 }
 
 /// One counter with its ids, as small as it can be: the order of the checks is what matters.

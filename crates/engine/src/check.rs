@@ -5,9 +5,9 @@ use std::path::Path;
 
 use quipu_counting::Cell;
 use quipu_store::cold::ColdError;
-use quipu_wire::entry::Reader;
 
 use crate::engine::Engine;
+use crate::fetch::decode_whole;
 use crate::options::{OpenError, Options};
 use crate::recover::Records;
 use crate::rows;
@@ -102,8 +102,8 @@ impl Engine {
             &mut |row, value| {
                 let key = row.get(rows::CELL_PREFIX.len()..).unwrap_or_default();
                 if held.table.find(held.hash(key), key).is_none() {
-                    match Reader::new(value).cell() {
-                        Ok(cell) => add(cell),
+                    match decode_whole(value) {
+                        Ok(whole) => whole.cell.into_iter().for_each(&mut add),
                         Err(error) => damage = Err(ColdError::Damaged(format!("space {space}: {error}"))),
                     }
                 }

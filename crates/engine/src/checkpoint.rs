@@ -11,7 +11,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use quipu_counting::{Cell, NEVER};
+use quipu_counting::{Body, Cell, NEVER};
 use quipu_store::LogError;
 use quipu_store::cold::{ColdError, Rows};
 use quipu_wire::entry;
@@ -166,9 +166,9 @@ impl Engine {
         let lock = || self.partitions[usize::from(partition)].lock();
         let mut row = CellRow::default();
         let mut failed = Ok(());
-        let mut push = |key: &[u8], cell: Option<Cell>, rows: &mut Rows| {
+        let mut push = |key: &[u8], cell: Option<Cell>, body: Option<&Body>, rows: &mut Rows| {
             if failed.is_ok() {
-                failed = row.push(key, cell, rows);
+                failed = row.push(key, cell, body, rows);
             }
         };
         let mut chunk = 0;
@@ -182,13 +182,13 @@ impl Engine {
                 let phase = std::mem::replace(&mut held.cut, CutPhase::Writing);
                 drop(held);
                 if let CutPhase::Collecting(before_images) = phase {
-                    for (key, cell) in before_images {
-                        push(&key, cell, &mut rows);
+                    for (key, image) in before_images {
+                        push(&key, image.cell, image.body.as_deref(), &mut rows);
                     }
                 }
                 break;
             }
-            held.collect(chunk, |key, cell| push(key, cell, &mut rows));
+            held.collect(chunk, |key, cell, body| push(key, cell, body, &mut rows));
             chunk += 1;
         }
         failed?;
@@ -303,12 +303,21 @@ struct CellRow {
 }
 
 impl CellRow {
-    fn push(&mut self, key: &[u8], cell: Option<Cell>, rows: &mut Rows) -> Result<(), ColdError> {
+    fn push(
+        &mut self,
+        key: &[u8],
+        cell: Option<Cell>,
+        body: Option<&Body>,
+        rows: &mut Rows,
+    ) -> Result<(), ColdError> {
         self.key.clear();
         rows::put_cell_key(&mut self.key, key);
         let Some(cell) = cell else { return rows.push(&self.key, None) };
         self.value.clear();
         entry::put_cell(&mut self.value, &cell);
+        if let Some(body) = body {
+            body.put(&mut self.value);
+        }
         rows.push(&self.key, Some(&self.value))?;
         if cell.expires_at_ms != NEVER {
             rows.push(&rows::expiry_key(cell.expires_at_ms, key), Some(&[]))?;

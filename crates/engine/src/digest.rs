@@ -6,12 +6,13 @@
 use std::collections::HashMap;
 use std::ops::{Bound, ControlFlow};
 
-use quipu_counting::{Cell, Identity, Remembered};
+use quipu_counting::{Identity, Remembered};
 use quipu_store::cold::ColdError;
 use quipu_wire::entry::{self, Malformed, Reader};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::engine::Engine;
+use crate::fetch::decode_whole;
 use crate::partition::Partition;
 use crate::rows;
 
@@ -55,16 +56,20 @@ impl Engine {
 
     fn digest_cells(&self, held: &Partition, rows: &mut Rows) -> Result<u64, ColdError> {
         let mut counters = 0;
-        let mut add = |key: &[u8], cell: Cell| {
-            let mut value = Vec::new();
-            entry::put_cell(&mut value, &cell);
-            rows.add(b'C', key, &value);
+        let mut add = |key: &[u8], value: &[u8]| {
+            rows.add(b'C', key, value);
             counters += 1;
         };
         for chunk in 0..held.table.chunk_count() {
             for number in held.table.chunk_records(chunk) {
                 if let Some(cell) = held.table.cell(number) {
-                    add(held.table.key(number), cell);
+                    let key = held.table.key(number);
+                    let mut value = Vec::new();
+                    entry::put_cell(&mut value, &cell);
+                    if let Some(body) = held.bodies.get(key) {
+                        body.put(&mut value);
+                    }
+                    add(key, &value);
                 }
             }
         }
@@ -74,8 +79,8 @@ impl Engine {
         self.cold.scan(&space, range.0, range.1, &mut |row, value| {
             let key = row.get(rows::CELL_PREFIX.len()..).unwrap_or_default();
             if held.table.find(held.hash(key), key).is_none() {
-                match Reader::new(value).cell() {
-                    Ok(cell) => add(key, cell),
+                match decode_whole(value) {
+                    Ok(_) => add(key, value),
                     Err(error) => malformed = Err(damaged(&space, error)),
                 }
             }

@@ -12,7 +12,8 @@ use parking_lot::Mutex;
 use quipu_counting::service::{Finished, ScanPage};
 use quipu_counting::slot::PARTITIONS_MAX;
 use quipu_counting::{
-    Batch, Counters, Execution, IdentityKey, ListPage, Listing, Policies, Policy, Unavailable,
+    Aggregate, Batch, Changes, Counters, Execution, HotKeys, IdentityKey, Interest, ListPage, Listing,
+    Policies, Policy, Unavailable,
 };
 use quipu_store::cold::{ColdError, ColdOptions, ColdStore, LsmStore};
 use quipu_store::{Disk, Durability, Log, LogError, RealDisk, spawn_syncer};
@@ -21,6 +22,7 @@ use quipu_wire::entry;
 use crate::execute::{Attempt, Progress, Scope, unavailable};
 use crate::fetch::Fetched;
 use crate::folder::{Folder, Meta};
+use crate::hot::HotFacts;
 use crate::keeper::Keeper;
 use crate::options::{Clock, ID_WINDOW_MS_MIN, OpenError, Options, memory_bytes_min};
 use crate::partition::Partition;
@@ -57,6 +59,10 @@ pub struct Engine {
     pub(crate) chores: Mutex<Chores>,
     pub(crate) scans: Mutex<Scans>,
     pub(crate) counts: Counts,
+    /// Whether requests are counted by key, to find the hot ones.
+    pub(crate) finds_hot_keys: bool,
+    /// What the keeper has last seen of them.
+    pub(crate) hot_facts: HotFacts,
     /// Why nothing more can be acknowledged.
     failed: OnceLock<String>,
     /// The most requests that may wait for the disk, and how long one may.
@@ -75,6 +81,9 @@ const PARTITION_BYTES_MAX: usize = 8 << 30;
 
 /// Writers wait when the log behind the oldest checkpoint is this many times as long as it should be.
 const TAIL_LIMIT: u64 = 4;
+
+/// Who watches through [`Counters`]; nodes of a cluster have numbers above.
+const OWN_WATCHER: u64 = 0;
 
 /// A number that several threads raise.
 #[derive(Default)]
@@ -205,6 +214,8 @@ impl Engine {
             cuts: Mutex::new(recovered.cuts),
             scans: Mutex::default(),
             counts: Counts::default(),
+            finds_hot_keys: options.finds_hot_keys,
+            hot_facts: HotFacts::default(),
             failed: OnceLock::new(),
             pending_requests_max: options.pending_requests_max,
             pending_wait_max: Duration::from_millis(options.pending_wait_ms),
@@ -354,7 +365,9 @@ impl Counters for Engine {
     }
 
     fn set_policy(&self, pattern: &[u8], policy: Option<Policy>, now_ms: u64) -> Result<bool, Unavailable> {
-        let room = 1024 + pattern.len();
+        let mut said = Vec::new();
+        entry::put_policy(&mut said, pattern, policy.as_ref());
+        let room = 1024 + said.len();
         let appender = self.log.appender(room).map_err(unavailable)?;
         // All of them, so that no batch is decided half by the old and half by the new.
         let mut all: Vec<_> = self.partitions.iter().map(Mutex::lock).collect();
@@ -372,7 +385,7 @@ impl Counters for Engine {
         let home = &mut all[0];
         home.begin(now_ms);
         home.sequence += 1;
-        entry::put_policy(&mut home.effects, pattern, policy.as_ref());
+        home.effects.extend_from_slice(&said);
         let mut record = Vec::with_capacity(room);
         home.put_section(&mut record);
         let offset = appender.append(&[&record]).map_err(|error| self.poison(error))?;
@@ -396,8 +409,30 @@ impl Counters for Engine {
         self.list_page(listing, now_ms)
     }
 
+    fn aggregate(&self, pattern: &[u8], now_ms: u64) -> Result<Aggregate, Unavailable> {
+        self.aggregate_all(pattern, now_ms)
+    }
+
     fn random_key(&self, draw: u64, now_ms: u64) -> Result<Option<Vec<u8>>, Unavailable> {
         self.draw_key(draw, now_ms)
+    }
+
+    fn watch(&self, interest: Interest, watched: Box<dyn FnOnce() + Send>) {
+        self.watch_for(OWN_WATCHER, interest);
+        watched();
+    }
+
+    fn changes(&self) -> Changes {
+        self.take_changes(OWN_WATCHER)
+    }
+
+    fn hot(&self, n: usize, now_ms: u64) -> Result<HotKeys, Unavailable> {
+        if !self.finds_hot_keys {
+            return Err(Unavailable::Unsupported(
+                "hot keys are not looked for here (hot_keys = false)".into(),
+            ));
+        }
+        Ok(self.hot_here(n, now_ms))
     }
 
     fn facts(&self) -> Vec<(&'static str, u64)> {

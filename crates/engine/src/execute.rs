@@ -4,22 +4,25 @@
 //! 2. All touched partitions are locked in ascending order, slots and records are prefetched.
 //! 3. What is not in memory is collected; if there is any, nothing runs: the caller fetches it first.
 //! 4. Requests are decided and carried out in command order.
-//! 5. The effects of all partitions become one record of the log, appended under the same locks.
+//! 5. Which counters they were for is counted, for those who ask which are hot.
+//! 6. The effects of all partitions become one record of the log, appended under the same locks.
 //!
 //! Before that, room in the log is reserved, which is the only step that may wait for a disk: when the log's buffer
 //! is full, or its segment is and the next one is not ready. Nothing waits under a partition's lock.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
-use quipu_counting::identity::{fingerprint, group_fingerprint};
+use quipu_counting::identity::{fingerprint, group_fingerprint, request_fingerprint};
+use quipu_counting::kinds::{Asked, Ruled, WholeItem, recall, settle_group, settle_whole};
 use quipu_counting::rules::GroupItem;
 use quipu_counting::session::{SESSIONS_PER_PARTITION_MAX, admit};
 use quipu_counting::slot::{partition, slot};
 use quipu_counting::{
-    Action, Add, Batch, Cell, Change, Group, GroupKind, Identity, Outcome, Refusal, Remembered, Reply,
-    Request, Session, SessionVerdict, Unavailable, decide, decide_group,
+    Action, Add, Batch, Cell, Change, Group, GroupKind, Identity, Kind, Outcome, Refusal, Remembered, Reply,
+    Request, Session, SessionVerdict, Unavailable, Whole, decide, decide_group,
 };
 use quipu_store::{Appender, LogError};
 use quipu_wire::entry;
@@ -27,6 +30,7 @@ use smallvec::SmallVec;
 
 use crate::engine::{Engine, cold_unavailable};
 use crate::fetch::{Fetched, Missing};
+use crate::hot;
 use crate::ids::Known;
 use crate::partition::{Partition, hash, plain_delta};
 use crate::record::Flags;
@@ -61,7 +65,16 @@ pub enum Scope<'a> {
         index: u16,
         /// Where in what was agreed on this batch stands; `None` for one that only looks.
         step: Option<Step<'a>>,
+        /// Somebody waits for the replies here; other replicas carry the same out for nobody.
+        is_asked_here: bool,
     },
+}
+
+impl Scope<'_> {
+    /// Whether its requests are counted here: each once, wherever its partition is carried out.
+    fn is_asked_here(self) -> bool {
+        matches!(self, Scope::Node | Scope::Partition { is_asked_here: true, .. })
+    }
 }
 
 /// How far a batch came with everything it needs being fetched.
@@ -74,11 +87,13 @@ pub enum Progress {
 
 /// Where a request's counter lives.
 #[derive(Clone, Copy)]
-struct Place {
-    partition: u16,
-    hash: u32,
+pub(crate) struct Place {
+    pub(crate) partition: u16,
+    pub(crate) hash: u32,
     /// It is the counter of the request before: many ask for a hot one at once.
-    is_repeated: bool,
+    pub(crate) is_repeated: bool,
+    /// What is about all counters has none.
+    pub(crate) has_key: bool,
     /// Identity of the request id, 0 without one.
     identity: Identity,
 }
@@ -94,7 +109,7 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
 }
 
-type Guards<'a> = SmallVec<[Option<MutexGuard<'a, Partition>>; 16]>;
+pub(crate) type Guards<'a> = SmallVec<[Option<MutexGuard<'a, Partition>>; 16]>;
 
 impl Engine {
     /// Fetches what the batch needs and runs it, unless it has to make way for a checkpoint.
@@ -195,7 +210,7 @@ impl Engine {
         };
         run.all(batch);
         match scope {
-            Scope::Partition { index, step: Some(step) } => {
+            Scope::Partition { index, step: Some(step), .. } => {
                 let held = run.held(index);
                 held.effects.clear();
                 held.set_mark(step.to);
@@ -205,6 +220,9 @@ impl Engine {
                 guards.iter_mut().flatten().zip(times).for_each(|(held, time_ms)| held.time_ms = time_ms);
             }
             _ => {}
+        }
+        if self.finds_hot_keys && scope.is_asked_here() {
+            hot::count(&mut guards, batch, &scratch.places, now_ms);
         }
         let offset = match appender {
             Some(appender) => {
@@ -248,7 +266,7 @@ impl Engine {
                 last_key = key;
                 last = (partition(slot(key), count), hash(key, self.hash_seed));
             }
-            Place { partition: last.0, hash: last.1, is_repeated, identity }
+            Place { partition: last.0, hash: last.1, is_repeated, has_key: !key.is_empty(), identity }
         }));
     }
 
@@ -455,17 +473,21 @@ impl Run<'_, '_> {
         let fingerprint = match (place.identity, plain) {
             (0, _) => 0,
             (_, Some(delta)) => self.plain_fingerprint(delta),
-            (_, None) => fingerprint(&request.action),
+            (_, None) => request_fingerprint(batch, index),
         };
         if let Some(known) = self.remembered(place) {
             self.last = None;
-            return known.answer(fingerprint);
+            return self.answer_again(batch, index, &known, fingerprint);
         }
         let key = batch.bytes(request.key);
         let last = if place.is_repeated { self.last } else { None };
         let held = self.held(place.partition);
         let limits = held.limits(key);
         let found = last.or_else(|| held.table.find(place.hash, key));
+        if request.action.is_for_whole() || limits.is_for_whole || held.has_body(found) {
+            self.last = None;
+            return self.whole(batch, index, fingerprint);
+        }
         let before = found.and_then(|number| held.table.cell(number));
         let verdict = decide(before, &request.action, &limits, held.time_ms, held.sequence + 1);
         let under = plain.map(|delta| (place.identity, delta));
@@ -480,6 +502,57 @@ impl Run<'_, '_> {
         verdict.reply
     }
 
+    /// A request for a counter that is more than its numbers, or that only such counters know.
+    #[cold]
+    fn whole(&mut self, batch: &Batch, index: usize, fingerprint: u64) -> Reply {
+        let (place, key) = (self.places[index], batch.key(index));
+        let action = &batch.requests[index].action;
+        let held = self.held(place.partition);
+        let policies = Arc::clone(&held.policies);
+        let ruled = Ruled { limits: held.limits(key), policy: policies.policy_for(key) };
+        let found = held.table.find(place.hash, key);
+        let before = found.and_then(|number| held.table.cell(number));
+        if let (true, Some(number)) = (action.is_write(), found) {
+            held.save_image(number, before);
+        }
+        let mut whole = Whole { cell: before, body: held.bodies.lend(key) };
+        let asked = Asked { action, payload: batch.payload(index) };
+        let settled = settle_whole(&mut whole, asked, ruled, held.time_ms, held.sequence + 1);
+        held.change_whole(place.hash, key, (found, before), &settled, whole.body);
+        if let (false, Some(number)) = (action.is_write(), found) {
+            held.mark_used(number);
+        }
+        if place.identity != 0 {
+            held.remember_reply(place.identity, fingerprint, &settled.reply, false);
+        }
+        settled.reply
+    }
+
+    /// What a request is told that was decided before.
+    fn answer_again(&mut self, batch: &Batch, index: usize, known: &Remembered, fingerprint: u64) -> Reply {
+        let mut reply = known.answer(fingerprint);
+        let action = &batch.requests[index].action;
+        let (place, key) = (self.places[index], batch.key(index));
+        let held = self.held(place.partition);
+        let found = held.table.find(place.hash, key);
+        let is_whole = held.has_body(found);
+        if is_whole || action.is_for_whole() {
+            let cell = found.and_then(|number| held.table.cell(number));
+            // Whether what has expired is still here must not show.
+            let is_live = is_whole && cell.is_some_and(|cell| cell.is_live(held.time_ms));
+            let body = if is_live { held.bodies.get(key).cloned() } else { None };
+            reply.kind = body.as_ref().map_or(Kind::Sum, |body| body.kind());
+            if action.is_for_whole() && reply.refusal.is_none() {
+                let policies = Arc::clone(&held.policies);
+                let ruled = Ruled { limits: held.limits(key), policy: policies.policy_for(key) };
+                let asked = Asked { action, payload: batch.payload(index) };
+                let whole = Whole { cell, body };
+                reply.detail = recall(&whole, asked, ruled, (&reply, known.at_ms), held.time_ms);
+            }
+        }
+        reply
+    }
+
     /// Carries out the plain additions from `from` on that repeat the counter of the request before, and says how many:
     /// however often a batch asks for a hot counter, it is read and written once, and the log says once how often.
     #[inline]
@@ -491,6 +564,9 @@ impl Run<'_, '_> {
         let held = self.held(place.partition);
         let limits = held.limits(key);
         let Some(before) = held.table.cell(number) else { return 0 };
+        if limits.is_for_whole || held.has_body(Some(number)) {
+            return 0;
+        }
         let (mut after, mut times) = (before, 0);
         for (request, place) in batch.requests[from..until].iter().zip(&places[from..until]) {
             let is_alike = place.is_repeated
@@ -590,7 +666,7 @@ impl Run<'_, '_> {
         let print = |index: usize| match (self.places[index].identity, index == group.start) {
             (0, _) => 0,
             (_, true) => group_fingerprint(batch, group),
-            (_, false) => fingerprint(&batch.requests[index].action),
+            (_, false) => request_fingerprint(batch, index),
         };
         let prints: Vec<u64> = (group.start..group.end).map(print).collect();
         let known: Vec<Option<Remembered>> =
@@ -598,10 +674,12 @@ impl Run<'_, '_> {
         if let Some(any) = known.iter().flatten().next() {
             // The same group, or one that shares counters with it: then none of it was asked for under this id.
             let is_same = known[0].is_some_and(|first| first.fingerprint == prints[0]);
-            replies.extend(known.iter().zip(&prints).map(|(known, print)| match known {
-                Some(known) if is_same => known.answer(*print),
-                _ => any.answer(!any.fingerprint),
-            }));
+            for (offset, (known, print)) in known.iter().zip(&prints).enumerate() {
+                replies.push(match known {
+                    Some(known) if is_same => self.answer_again(batch, group.start + offset, known, *print),
+                    _ => any.answer(!any.fingerprint),
+                });
+            }
             return;
         }
         let from = replies.len();
@@ -613,14 +691,29 @@ impl Run<'_, '_> {
         for (offset, print) in prints.into_iter().enumerate() {
             let place = self.places[group.start + offset];
             if place.identity != 0 {
-                let reply = replies[from + offset];
-                self.held(place.partition).remember_reply(place.identity, print, &reply, false);
+                self.held(place.partition).remember_reply(
+                    place.identity,
+                    print,
+                    &replies[from + offset],
+                    false,
+                );
             }
         }
     }
 
     /// Decides the group on copies of its cells and carries it out if every item is accepted.
     fn all_or_none(&mut self, batch: &Batch, group: &Group, replies: &mut Vec<Reply>) -> Option<Refusal> {
+        let is_for_whole = |index: usize| {
+            let (key, place) = (batch.key(index), self.places[index]);
+            let held = self.guards[usize::from(place.partition)].as_ref();
+            batch.requests[index].action.is_for_whole()
+                || held.is_some_and(|held| {
+                    held.limits(key).is_for_whole || held.has_body(held.table.find(place.hash, key))
+                })
+        };
+        if (group.start..group.end).any(is_for_whole) {
+            return self.all_or_none_of_whole(batch, group, replies);
+        }
         let mut cells: Vec<Option<Cell>> = Vec::new();
         let mut cell_of: std::collections::HashMap<&[u8], usize> = std::collections::HashMap::new();
         let mut taken = vec![0u64; self.guards.len()];
@@ -672,6 +765,67 @@ impl Run<'_, '_> {
         }
     }
 
+    /// The same for counters that are more than their numbers.
+    fn all_or_none_of_whole(
+        &mut self,
+        batch: &Batch,
+        group: &Group,
+        replies: &mut Vec<Reply>,
+    ) -> Option<Refusal> {
+        let mut counters: Vec<Whole> = Vec::new();
+        let mut counter_of: std::collections::HashMap<&[u8], usize> = std::collections::HashMap::new();
+        let mut taken = vec![0u64; self.guards.len()];
+        let policies = self.guards.iter().flatten().next().map(|held| Arc::clone(&held.policies))?;
+        let mut items = Vec::with_capacity(group.end - group.start);
+        for index in group.start..group.end {
+            let (key, place) = (batch.key(index), self.places[index]);
+            let held = self.held(place.partition);
+            let counter = *counter_of.entry(key).or_insert_with(|| {
+                let cell = held.table.find(place.hash, key).and_then(|number| held.table.cell(number));
+                counters.push(Whole { cell, body: held.bodies.get(key).cloned() });
+                counters.len() - 1
+            });
+            let taken = &mut taken[usize::from(place.partition)];
+            *taken += 1;
+            items.push(WholeItem {
+                counter,
+                asked: Asked { action: &batch.requests[index].action, payload: batch.payload(index) },
+                ruled: Ruled { limits: held.limits(key), policy: policies.policy_for(key) },
+                sequence: held.sequence + *taken,
+                now_ms: held.time_ms,
+            });
+        }
+        let last_sequences: Vec<u64> = (self.guards.iter().zip(&taken))
+            .map(|(held, taken)| held.as_ref().map_or(0, |held| held.sequence + taken))
+            .collect();
+        let settled = match settle_group(&items, &counters) {
+            Ok(settled) => settled,
+            Err((refused, refusals)) => {
+                let refusal = refusals[refused].refusal;
+                replies.extend(refusals);
+                return refusal;
+            }
+        };
+        for (index, (settled, whole)) in (group.start..group.end).zip(settled) {
+            let (key, place) = (batch.key(index), self.places[index]);
+            let held = self.held(place.partition);
+            let found = held.table.find(place.hash, key);
+            let before = found.and_then(|number| held.table.cell(number));
+            if let Some(number) = found {
+                held.save_image(number, before);
+            }
+            held.change_whole(place.hash, key, (found, before), &settled, whole.body);
+            replies.push(settled.reply);
+        }
+        // Births were given out by counting items, also those that change nothing: none twice.
+        for (held, last) in self.guards.iter_mut().zip(last_sequences) {
+            if let Some(held) = held {
+                held.sequence = held.sequence.max(last);
+            }
+        }
+        None
+    }
+
     /// A producer's batch. Every reply of the group carries the producer's last sequence as its version.
     fn session(
         &mut self,
@@ -715,6 +869,12 @@ impl Partition {
             let outcome = Outcome::of(reply);
             self.remember(Remembered { identity, fingerprint, at_ms: self.time_ms, outcome }, is_in_log);
         }
+    }
+
+    /// Whether the counter of a record is more than its numbers.
+    #[inline]
+    fn has_body(&self, found: Option<RecordNumber>) -> bool {
+        found.is_some_and(|number| self.table.flags(number).any(Flags::BODY))
     }
 
     fn mark_used(&mut self, number: RecordNumber) {

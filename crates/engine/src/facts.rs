@@ -1,5 +1,7 @@
 //! Numbers about a running engine, by name.
 
+use std::sync::atomic::Ordering;
+
 use crate::engine::Engine;
 
 /// All facts. Cheap enough for every scrape: one short lock per partition.
@@ -36,10 +38,7 @@ pub fn facts(engine: &Engine) -> Vec<(&'static str, u64)> {
         ("partitions", engine.partitions.len() as u64),
         ("log_end", engine.log.end()),
         ("log_durable", engine.log.durable()),
-        (
-            "log_tail_bytes",
-            engine.log.end().saturating_sub(engine.oldest_cut.load(std::sync::atomic::Ordering::Acquire)),
-        ),
+        ("log_tail_bytes", engine.log.end().saturating_sub(engine.oldest_cut.load(Ordering::Acquire))),
         ("log_syncs", engine.log.syncs()),
         ("checkpoints", counts.checkpoints.get()),
         ("checkpoint_failures", counts.checkpoint_failures.get()),
@@ -51,6 +50,9 @@ pub fn facts(engine: &Engine) -> Vec<(&'static str, u64)> {
         ("cold_cache_bytes", cold.cache_bytes),
         ("pending_batches", counts.pending_batches.get()),
         ("pending_requests", waiting),
+        ("hot_counters", engine.hot_facts.counters.load(Ordering::Relaxed)),
+        ("hot_top_share_millionths", engine.hot_facts.top_share_millionths.load(Ordering::Relaxed)),
+        ("partition_skew_millionths", engine.hot_facts.skew_millionths.load(Ordering::Relaxed)),
         ("shed_queue_full", refused_full),
         ("shed_queue_wait", refused_late),
     ]

@@ -6,8 +6,9 @@
 //! memory, after the look.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use quipu_counting::{Cell, Identity, Remembered};
+use quipu_counting::{Body, Cell, Identity, Remembered, Whole};
 use quipu_store::cold::{ColdError, ColdStore};
 use quipu_wire::entry::{Malformed, Reader};
 
@@ -84,10 +85,10 @@ impl Engine {
                 }
                 (held.generation, held.eviction_stamp(wanted.hash))
             };
-            let cell = read_cell(&*self.cold, wanted.partition, generation, &wanted.key)?;
+            let found = read_whole(&*self.cold, wanted.partition, generation, &wanted.key)?;
             self.counts.cold_reads.add(1);
             // If it is not admitted the next attempt finds it missing again and reads anew.
-            lock().admit(wanted.hash, &wanted.key, cell, stamp);
+            lock().admit(wanted.hash, &wanted.key, found, stamp);
         }
         for wanted in missing.ids {
             let found = read_id(&*self.cold, wanted.partition, wanted.identity, &wanted.runs)?;
@@ -109,6 +110,30 @@ pub fn read_cell(
     let Some(value) = cold.get(&space, &rows::cell_key(key))? else { return Ok(None) };
     let cell = Reader::new(&value).cell();
     cell.map(Some).map_err(|malformed| ColdError::Damaged(format!("a cell in space {space}: {malformed}")))
+}
+
+/// A counter with all it has in the cold store.
+pub fn read_whole(
+    cold: &dyn ColdStore,
+    partition: u16,
+    generation: u32,
+    key: &[u8],
+) -> Result<Whole, ColdError> {
+    let space = rows::partition_space(partition, generation);
+    let Some(value) = cold.get(&space, &rows::cell_key(key))? else { return Ok(Whole::default()) };
+    decode_whole(&value)
+        .map_err(|malformed| ColdError::Damaged(format!("a counter in space {space}: {malformed}")))
+}
+
+/// A counter from the value of its row.
+pub fn decode_whole(value: &[u8]) -> Result<Whole, Malformed> {
+    let mut reader = Reader::new(value);
+    let cell = Some(reader.cell()?);
+    let body = match &value[value.len() - reader.len()..] {
+        [] => None,
+        bytes => Some(Arc::new(Body::read(bytes).ok_or(Malformed("body of a counter"))?)),
+    };
+    Ok(Whole { cell, body })
 }
 
 fn read_id(

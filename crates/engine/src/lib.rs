@@ -19,11 +19,14 @@
 //! ```
 //!
 //! The way of a batch: `engine` (the seam), `execute` (decide and log), `partition` (state of a range of slots) over
-//! `table` and `record` (how counters lie in memory), `fetch` on a thread of `pool`, in the order of `queue` (what
+//! `table`, `record` and `bodies` (how counters lie in memory), `fetch` on a thread of `pool`, in the order of `queue` (what
 //! memory does not have). Behind it: `checkpoint` (to `rows` of the cold store), `recover` and `replay`, `tend` (the
-//! chores, on the thread of `keeper`), `ids` and `recent` (remembered requests), `expiries`, `scan`, `list`, `check`.
+//! chores, on the thread of `keeper`), `ids` and `recent` (remembered requests), `expiries`, `scan`, `list`,
+//! `aggregate`, `hot`, `check`, `watching` (what changed).
 //! Partitions that are ordered elsewhere: `replicated`, `snapshot`, `digest`.
 
+mod aggregate;
+mod bodies;
 mod check;
 mod checkpoint;
 mod digest;
@@ -33,6 +36,7 @@ mod expiries;
 mod facts;
 mod fetch;
 mod folder;
+mod hot;
 mod ids;
 mod keeper;
 mod list;
@@ -51,6 +55,7 @@ mod scan;
 mod snapshot;
 mod table;
 mod tend;
+mod watching;
 
 pub use check::{CheckReport, check};
 pub use digest::Digest;

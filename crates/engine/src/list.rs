@@ -9,10 +9,12 @@
 //! |---|---|---|
 //! | storage (partition, then key) | what the cold store lacks, of one partition | from the last place on |
 //! | key | what the cold store lacks, of all partitions | from the last place on, in all partitions |
+//! | value, with a prefix | what the cold store lacks | everything with the prefix, each compared with memory |
 //! | value | everything | everything |
 //!
-//! What the cold store lacks is bounded by the allowed tail of the log and lies in chunks that are marked dirty, so a page
-//! in the order of storage costs a pass over some megabytes of memory at the worst, and of keys some partitions more.
+//! What the cold store lacks is bounded by the allowed tail of the log and lies in chunks that are known to hold such
+//! counters, so a page in the order of storage costs a pass over some megabytes of memory at the worst, and of keys some
+//! partitions more.
 //!
 //! Memory comes first: a counter that it shows as not yet written when the walk passes is shown, and one that is
 //! written later is found in the cold store. Writers wait for one chunk at most.
@@ -28,7 +30,7 @@ use quipu_wire::entry::Reader;
 
 use crate::engine::{Engine, cold_unavailable};
 use crate::fetch::read_cell;
-use crate::partition::{EvictionStamps, Partition};
+use crate::partition::{EvictionStamps, Partition, hash};
 use crate::record::Flags;
 use crate::rows;
 
@@ -127,9 +129,15 @@ impl Walk<'_> {
         held
     }
 
+    /// By value, memory decides what is wanted: it is read whole, or asked about every row. Rows of a prefix are mostly
+    /// few.
+    fn reads_all_memory(&self) -> bool {
+        self.listing.order == ListOrder::Value && self.listing.prefix.is_empty()
+    }
+
     fn pass_memory(&mut self, index: usize, selection: &mut Selection) {
         let (now_ms, listing) = (self.now_ms, self.listing);
-        let everything = listing.order == ListOrder::Value;
+        let everything = self.reads_all_memory();
         let generation = self.lock(index).generation;
         let mut last_serial = 0;
         let mut chunks = Vec::new().into_iter();
@@ -149,7 +157,7 @@ impl Walk<'_> {
             last_serial = serial;
             // Swept meanwhile: what was in it has moved to a chunk that is still to come.
             let has_moved = held.table.chunk_serial(chunk) != serial;
-            if has_moved || !(everything || held.table.chunk_is_dirty(chunk)) {
+            if has_moved || !(everything || held.table.chunk_has_newborns(chunk)) {
                 continue;
             }
             for number in held.table.chunk_records(chunk) {
@@ -175,7 +183,8 @@ impl Walk<'_> {
         let end = successor(first.clone());
         let after = selection.after_key().map(rows::cell_key).filter(|after| *after >= first);
         let start = after.as_ref().map_or(Bound::Included(&first[..]), |after| Bound::Excluded(&after[..]));
-        let rows_at_once = ROWS_AT_ONCE.min(selection.capacity);
+        let rows_decide = selection.order != ListOrder::Value || self.reads_all_memory();
+        let rows_at_once = if rows_decide { ROWS_AT_ONCE.min(selection.capacity) } else { ROWS_AT_ONCE };
         let mut found: Vec<(Vec<u8>, Cell)> = Vec::with_capacity(rows_at_once);
         let mut outcome = Ok(());
         let cold = &self.engine.cold;
@@ -185,7 +194,7 @@ impl Walk<'_> {
                 outcome = Err(ColdError::Damaged(format!("a cell in space {space}")));
                 return ControlFlow::Break(());
             };
-            if !selection.wants(selection.rank(&cell), key) {
+            if rows_decide && !selection.wants(selection.rank(&cell), key) {
                 // In the order of keys nothing after it is wanted either.
                 return if selection.order == ListOrder::Value {
                     ControlFlow::Continue(())
@@ -238,20 +247,36 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// One counter as it is now, without bringing it into memory.
     fn look(&mut self, index: usize, key: &[u8]) -> Result<Option<Cell>, ColdError> {
+        self.engine.peek(index, key, &mut self.reveals)
+    }
+}
+
+impl Engine {
+    /// One counter as it is now, without bringing it into memory. `reveals` is raised to where the log must be durable
+    /// before anybody sees it.
+    pub(crate) fn peek(
+        &self,
+        index: usize,
+        key: &[u8],
+        reveals: &mut u64,
+    ) -> Result<Option<Cell>, ColdError> {
+        let hash = hash(key, self.hash_seed);
+        let mut lock = || {
+            let held = self.partitions[index].lock();
+            *reveals = held.last_offset.max(*reveals);
+            held
+        };
         loop {
             let (generation, stamp) = {
-                let held = self.lock(index);
-                let hash = held.hash(key);
+                let held = lock();
                 if let Some(number) = held.table.find(hash, key) {
                     return Ok(held.table.cell(number));
                 }
                 (held.generation, held.eviction_stamp(hash))
             };
-            let cell = read_cell(&*self.engine.cold, index as u16, generation, key)?;
-            let held = self.lock(index);
-            let hash = held.hash(key);
+            let cell = read_cell(&*self.cold, index as u16, generation, key)?;
+            let held = lock();
             if held.table.find(hash, key).is_none() && held.eviction_stamp(hash) == stamp {
                 return Ok(cell);
             }
@@ -325,7 +350,7 @@ impl Selection {
 }
 
 /// The first row after all that begin with `prefix`, which must not be all 0xff.
-fn successor(mut prefix: Vec<u8>) -> Vec<u8> {
+pub fn successor(mut prefix: Vec<u8>) -> Vec<u8> {
     while let Some(last) = prefix.pop() {
         if last < u8::MAX {
             prefix.push(last + 1);

@@ -30,6 +30,8 @@ pub struct Options {
     pub pending_wait_ms: u64,
     /// Tables of the cold store that may be held open; each is a file descriptor.
     pub open_tables_max: usize,
+    /// Whether hot keys are found. It costs next to nothing; without it, that can be measured.
+    pub finds_hot_keys: bool,
     /// Sizes of the log.
     pub log: LogOptions,
     /// The clock of the keeper; by default the system's.
@@ -61,6 +63,7 @@ impl Default for Options {
             pending_requests_max: 200_000,
             pending_wait_ms: 1_000,
             open_tables_max: OPEN_TABLES_MAX_DEFAULT,
+            finds_hot_keys: true,
             log: LogOptions::default(),
             clock: Arc::new(system_time_ms),
             entropy: None,

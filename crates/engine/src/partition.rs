@@ -8,14 +8,19 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use quipu_counting::{Cell, Change, Identity, Limits, NEVER, Policies, Remembered, Session};
+use quipu_counting::kinds::Settled;
+use quipu_counting::{
+    Body, Cell, Change, Identity, Limits, NEVER, Policies, Remembered, Session, Sketch, Whole,
+};
 use quipu_wire::entry;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use crate::bodies::Bodies;
 use crate::expiries::Expiries;
 use crate::ids::Ids;
 use crate::record::{EPOCHS, Flags};
 use crate::table::{Fate, RecordNumber, Table};
+use crate::watching::Watch;
 
 /// Evictions are counted in so many groups of keys, so that a cold read can tell whether the key it read may
 /// have been changed, written and evicted again behind its back.
@@ -24,6 +29,8 @@ const EVICTION_GROUPS: usize = 256;
 const USUAL_RECORD_BYTES: usize = 64;
 /// Chunks swept at most per batch, so that one batch never pays for all.
 const SWEEPS_PER_BATCH: usize = 2;
+/// Bodies the eviction looks at per batch, for the same reason.
+const BODIES_PER_BATCH: usize = 16;
 
 /// See the head of this file.
 pub struct Partition {
@@ -31,6 +38,8 @@ pub struct Partition {
     pub index: u16,
     /// Counters in memory.
     pub table: Table,
+    /// What some of them have beyond their records.
+    pub bodies: Bodies,
     /// Remembered request ids.
     pub ids: Ids,
     /// What limits its counters. All partitions have the same.
@@ -72,6 +81,10 @@ pub struct Partition {
     pub effects: Vec<u8>,
     /// The running checkpoint.
     pub cut: CutPhase,
+    /// What is noted of changes, for each who watches.
+    pub watches: Vec<Watch>,
+    /// Which counters are asked for most. Nothing depends on it, and nobody keeps it.
+    pub hot: Sketch,
     evictions: Box<[u32; EVICTION_GROUPS]>,
     /// Which of the two dirty flags is the current one.
     odd: bool,
@@ -98,7 +111,7 @@ pub enum CutPhase {
     /// None is running.
     None,
     /// Cells are being collected; holds what cells that changed meanwhile were at the cut.
-    Collecting(Vec<(Vec<u8>, Option<Cell>)>),
+    Collecting(Vec<(Vec<u8>, Whole)>),
     /// All is collected and on its way to the cold store.
     Writing,
     /// It is over, durable or failed; marks are being taken off or turned into those of the next one.
@@ -113,6 +126,7 @@ impl Partition {
         Partition {
             index,
             table: Table::new(),
+            bodies: Bodies::default(),
             ids: Ids::default(),
             policies: Arc::default(),
             sessions: HashMap::new(),
@@ -133,6 +147,8 @@ impl Partition {
             durable_generation: 0,
             effects: Vec::new(),
             cut: CutPhase::None,
+            watches: Vec::new(),
+            hot: Sketch::new(hash_seed as u32 ^ u32::from(index)),
             evictions: Box::new([0; EVICTION_GROUPS]),
             odd: false,
             log_epoch: 1,
@@ -188,7 +204,8 @@ impl Partition {
         };
         self.sequence += 1;
         let number = found.unwrap_or_else(|| self.table.insert(hash, key, None, Flags::NONE));
-        self.touch(number, key, before);
+        self.touch(hash, number, key, before);
+        self.leave_body(number, key, before, after);
         let delta = plain_delta(before, after, self.time_ms);
         let both = under.filter(|(_, asked)| delta == Some(*asked));
         match (delta, both) {
@@ -200,6 +217,66 @@ impl Partition {
         }
         self.account(hash, before, after);
         (Some(self.table.set_cell(hash, number, after)), both.is_some())
+    }
+
+    /// Carries out what was decided about a counter with all it has; `body` is what it has now. Returns its record.
+    pub fn change_whole(
+        &mut self,
+        hash: u32,
+        key: &[u8],
+        (found, before): (Option<RecordNumber>, Option<Cell>),
+        settled: &Settled,
+        body: Option<Arc<Body>>,
+    ) -> Option<RecordNumber> {
+        let cell = match settled.change {
+            Change::Put(cell) if !settled.events.is_empty() => cell,
+            _ => {
+                // What it was lent comes back, unless it is left behind at once.
+                if let Some(body) = body {
+                    self.bodies.put(key, body);
+                }
+                return self.change_under(hash, key, found, before, &settled.change, None).0;
+            }
+        };
+        self.sequence += 1;
+        let number = found.unwrap_or_else(|| self.table.insert(hash, key, None, Flags::NONE));
+        self.touch(hash, number, key, before);
+        entry::put_whole(&mut self.effects, number, &cell, &settled.events);
+        self.account(hash, before, Some(cell));
+        let number = self.table.set_cell(hash, number, Some(cell));
+        self.set_body(number, key, body);
+        Some(number)
+    }
+
+    /// The counter of a record has this body from now on.
+    pub fn set_body(&mut self, number: RecordNumber, key: &[u8], body: Option<Arc<Body>>) {
+        let flags = self.table.flags(number);
+        match body {
+            Some(body) => {
+                self.bodies.put(key, body);
+                self.table.set_flags(number, flags.with(Flags::BODY));
+            }
+            None if flags.any(Flags::BODY) => {
+                self.bodies.remove(key);
+                self.table.set_flags(number, flags.without(Flags::BODY));
+            }
+            None => {}
+        }
+    }
+
+    /// A body belongs to one life of a counter.
+    #[inline]
+    pub fn leave_body(
+        &mut self,
+        number: RecordNumber,
+        key: &[u8],
+        before: Option<Cell>,
+        after: Option<Cell>,
+    ) {
+        let is_another = before.map(|cell| cell.birth) != after.map(|cell| cell.birth);
+        if is_another && self.table.flags(number).any(Flags::BODY) {
+            self.set_body(number, key, None);
+        }
     }
 
     /// Appends what was done since [`Partition::begin`] to a record, if anything was.
@@ -228,18 +305,22 @@ impl Partition {
         times: u64,
     ) -> RecordNumber {
         self.sequence += times;
-        self.touch(number, key, Some(before));
+        self.touch(hash, number, key, Some(before));
         entry::put_add(&mut self.effects, number, after.value.wrapping_sub(before.value), times);
         self.account(hash, Some(before), Some(after));
         self.table.set_cell(hash, number, Some(after))
     }
 
-    /// A record is about to change: it is dirty, and the log knows it by its number.
+    /// A record is about to change: it is dirty, the log knows it by its number, and who watches it hears of it.
     #[inline]
-    fn touch(&mut self, number: RecordNumber, key: &[u8], before: Option<Cell>) {
+    fn touch(&mut self, hash: u32, number: RecordNumber, key: &[u8], before: Option<Cell>) {
+        if !self.watches.is_empty() {
+            self.note(hash, key);
+        }
         self.mark_dirty(number, before);
         if self.table.epoch(number) != self.log_epoch {
-            entry::put_define(&mut self.effects, number, key, before.as_ref());
+            let has_body = self.table.flags(number).any(Flags::BODY);
+            entry::put_define(&mut self.effects, number, key, before.as_ref(), has_body);
             self.table.set_epoch(number, self.log_epoch);
         }
     }
@@ -264,19 +345,37 @@ impl Partition {
             // A clean record says what the cold store has.
             marked = marked.without(Flags::NEWBORN);
         }
-        match &mut self.cut {
-            CutPhase::Collecting(before_images)
-                if flags.any(dirty_flag(!self.odd)) && !flags.any(Flags::SAVED) =>
-            {
-                before_images.push((self.table.key(number).to_vec(), before));
-                marked = marked.with(Flags::SAVED);
-            }
-            CutPhase::Completing => marked = marked.without(dirty_flag(!self.odd)).without(Flags::SAVED),
-            _ => {}
+        if self.save_image(number, before) {
+            marked = marked.with(Flags::SAVED);
+        }
+        if matches!(self.cut, CutPhase::Completing) {
+            marked = marked.without(dirty_flag(!self.odd)).without(Flags::SAVED);
         }
         if marked != flags {
             self.table.set_flags(number, marked);
         }
+    }
+
+    /// Saves what a counter is for a running checkpoint that has not collected it yet, and says whether that was needed. Must be asked
+    /// before its body changes.
+    #[inline]
+    pub fn save_image(&mut self, number: RecordNumber, before: Option<Cell>) -> bool {
+        matches!(self.cut, CutPhase::Collecting(_)) && self.save_for_cut(number, before)
+    }
+
+    fn save_for_cut(&mut self, number: RecordNumber, before: Option<Cell>) -> bool {
+        let flags = self.table.flags(number);
+        if let CutPhase::Collecting(before_images) = &mut self.cut
+            && flags.any(dirty_flag(!self.odd))
+            && !flags.any(Flags::SAVED)
+        {
+            let key = self.table.key(number);
+            let body = if flags.any(Flags::BODY) { self.bodies.get(key).cloned() } else { None };
+            before_images.push((key.to_vec(), Whole { cell: before, body }));
+            self.table.set_flags(number, flags.with(Flags::SAVED));
+            return true;
+        }
+        false
     }
 
     fn dirty_now(&self) -> Flags {
@@ -304,6 +403,7 @@ impl Partition {
         self.sequence += 1;
         entry::put_clear(&mut self.effects);
         self.clear_cells();
+        self.note_clear();
         self.generation += 1;
         self.complete = true;
         // Their rows lie in the space that is left behind.
@@ -313,6 +413,7 @@ impl Partition {
     /// Takes every counter out of memory and out of the totals.
     pub fn clear_cells(&mut self) {
         self.table = Table::new();
+        self.bodies.clear();
         self.expiries.clear();
         self.due_rows.clear();
         self.ledger = 0;
@@ -330,6 +431,9 @@ impl Partition {
         self.checkpoints = before.checkpoints + 1;
         self.evicted = before.evicted + 1;
         self.evictions = before.evictions;
+        self.watches = before.watches;
+        self.note_loss();
+        self.hot = before.hot;
         self.evictions.iter_mut().for_each(|stamp| *stamp = stamp.wrapping_add(1));
     }
 
@@ -345,15 +449,16 @@ impl Partition {
 
     /// Puts what a cold read found into the table, unless somebody was faster or the read may be stale.
     /// Returns whether the key is in the table now.
-    pub fn admit(&mut self, hash: u32, key: &[u8], cell: Option<Cell>, stamp: u32) -> bool {
+    pub fn admit(&mut self, hash: u32, key: &[u8], found: Whole, stamp: u32) -> bool {
         if self.table.find(hash, key).is_some() {
             return true;
         }
         if self.eviction_stamp(hash) != stamp {
             return false;
         }
-        self.table.insert(hash, key, cell, Flags::REFERENCED);
-        if let Some(cell) = cell {
+        let number = self.table.insert(hash, key, found.cell, Flags::REFERENCED);
+        self.set_body(number, key, found.body);
+        if let Some(cell) = found.cell {
             self.expiries.changed(hash, NEVER, cell.expires_at_ms);
         }
         true
@@ -373,7 +478,7 @@ impl Partition {
     }
 
     /// Visits the cells of a chunk that belong to the cut and are not yet collected.
-    pub fn collect(&mut self, chunk: usize, mut visit: impl FnMut(&[u8], Option<Cell>)) {
+    pub fn collect(&mut self, chunk: usize, mut visit: impl FnMut(&[u8], Option<Cell>, Option<&Body>)) {
         if !self.table.chunk_is_dirty(chunk) {
             return;
         }
@@ -381,7 +486,10 @@ impl Partition {
         for number in self.table.chunk_records(chunk) {
             let flags = self.table.flags(number);
             if flags.any(wanted) && !flags.any(Flags::SAVED) {
-                visit(self.table.key(number), self.table.cell(number));
+                let key = self.table.key(number);
+                let body =
+                    if flags.any(Flags::BODY) { self.bodies.get(key).map(|body| &**body) } else { None };
+                visit(key, self.table.cell(number), body);
                 self.table.set_flags(number, flags.with(Flags::SAVED));
             }
         }
@@ -421,14 +529,14 @@ impl Partition {
 
     /// Bytes this partition holds in memory.
     pub fn allocated_bytes(&self) -> usize {
-        self.table.allocated_bytes() + self.ids.recent_bytes() + self.ids.tag_bytes()
+        self.table.allocated_bytes() + self.bodies.bytes() + self.ids.recent_bytes() + self.ids.tag_bytes()
     }
 
     /// By how many bytes what a checkpoint and eviction can free is above its share. Tags of old ids can only
     /// be waited out; at the worst they leave a quarter of the budget to everything else.
     pub fn excess_bytes(&self, budget_bytes: usize) -> usize {
         let share = budget_bytes.saturating_sub(self.ids.tag_bytes()).max(budget_bytes / 4);
-        (self.table.allocated_bytes() + self.ids.recent_bytes()).saturating_sub(share)
+        (self.table.allocated_bytes() + self.bodies.bytes() + self.ids.recent_bytes()).saturating_sub(share)
     }
 
     /// Evicts clean counters until the partition fits its budget again or enough was done for now.
@@ -436,6 +544,7 @@ impl Partition {
         if !matches!(self.cut, CutPhase::None) {
             return;
         }
+        self.evict_bodies(budget_bytes);
         let mut looked_at = 0;
         let mut sweeps = 0;
         let chunks = self.table.chunk_count();
@@ -453,7 +562,34 @@ impl Partition {
         }
     }
 
+    /// Evicts clean counters with bodies, each larger than many without.
+    fn evict_bodies(&mut self, budget_bytes: usize) {
+        for _ in 0..BODIES_PER_BATCH {
+            if self.excess_bytes(budget_bytes) == 0 {
+                return;
+            }
+            let Some(key) = self.bodies.next() else { return };
+            let hash = self.hash(&key);
+            let Some(number) = self.table.find(hash, &key) else { continue };
+            let flags = self.table.flags(number);
+            let has_expired = self.table.cell(number).is_some_and(|cell| !cell.is_live(self.time_ms));
+            if flags.any(Flags::DIRTY) || has_expired {
+                continue;
+            }
+            if flags.any(Flags::REFERENCED) {
+                self.table.set_flags(number, flags.without(Flags::REFERENCED));
+                continue;
+            }
+            self.bodies.remove(&key);
+            self.bump_evictions(hash);
+            self.evicted += 1;
+            self.complete = false;
+            self.table.remove(hash, number);
+        }
+    }
+
     fn sweep(&mut self, chunk: usize) {
+        let mut left_bodies: Vec<Vec<u8>> = Vec::new();
         let (seed, time_ms) = (self.hash_seed, self.time_ms);
         let (evictions, evicted, complete) = (&mut self.evictions, &mut self.evicted, &mut self.complete);
         self.table.sweep_chunk(
@@ -469,6 +605,9 @@ impl Partition {
                 } else {
                     let stamp = &mut evictions[eviction_group(hash(key, seed))];
                     *stamp = stamp.wrapping_add(1);
+                    if flags.any(Flags::BODY) {
+                        left_bodies.push(key.to_vec());
+                    }
                     if !flags.any(Flags::ABSENT) {
                         *evicted += 1;
                         *complete = false;
@@ -477,6 +616,7 @@ impl Partition {
                 }
             },
         );
+        left_bodies.iter().for_each(|key| self.bodies.remove(key));
     }
 }
 

@@ -1,7 +1,7 @@
 //! How one counter lies in memory: a header, the cell in one of two forms, the key.
 //!
 //! ```text
-//! header  u32   bits 0-8 key length - 1, bits 9-16 flags, bits 17-23 log epoch, bits 24-31 version low (compact)
+//! header  u32   bits 0-8 key length - 1, bits 9-17 flags, bits 18-23 log epoch, bits 24-31 version low (compact)
 //! compact       value i32, updated low u32, birth low u32, version high u16, updated high u8, birth high u8
 //! wide          value i64, version u64, updated u64, birth u64, expires u64
 //! key           1 to 512 bytes, then padding to a multiple of 4
@@ -54,9 +54,11 @@ impl Flags {
     pub const REFERENCED: Flags = Flags(1 << 15);
     /// The bytes are free.
     pub const DEAD: Flags = Flags(1 << 16);
+    /// The counter has a body, see `bodies`.
+    pub const BODY: Flags = Flags(1 << 17);
     /// Dirty for the running cut or for the next: must not be evicted.
     pub const DIRTY: Flags = Flags(Self::DIRTY_EVEN.0 | Self::DIRTY_ODD.0);
-    const ALL: u32 = 0xff << 9;
+    const ALL: u32 = 0x1ff << 9;
 
     /// Both.
     pub const fn with(self, other: Flags) -> Flags {
@@ -74,10 +76,10 @@ impl Flags {
     }
 }
 
-const EPOCH_SHIFT: u32 = 17;
-const EPOCH_MASK: u32 = 0x7f << EPOCH_SHIFT;
+const EPOCH_SHIFT: u32 = 18;
+const EPOCH_MASK: u32 = 0x3f << EPOCH_SHIFT;
 /// Log epochs are 1 to this; 0 is none.
-pub const EPOCHS: u8 = 127;
+pub const EPOCHS: u8 = 63;
 const VERSION_SHIFT: u32 = 24;
 const VERSION_MASK: u32 = 0xff << VERSION_SHIFT;
 const LENGTH_MASK: u32 = 0x1ff;
@@ -259,9 +261,9 @@ mod tests {
             assert!(flags(&bytes).any(Flags::NEWBORN) && !flags(&bytes).any(Flags::DEAD));
             assert_eq!(size(&bytes), if wide { 80 } else { 56 });
             assert_eq!(size(&bytes), size_for(36, &cell));
-            set_epoch(&mut bytes, 127);
+            set_epoch(&mut bytes, 63);
             set_flags(&mut bytes, Flags::DIRTY_ODD.with(Flags::ABSENT));
-            assert_eq!((epoch(&bytes), super::cell(&bytes)), (127, cell));
+            assert_eq!((epoch(&bytes), super::cell(&bytes)), (63, cell));
             assert_eq!(key(&bytes), b"counter:post:1234567:like:2026-02-23");
             assert_eq!(try_set_cell(&mut bytes, &Cell { expires_at_ms: NOW, ..small }), wide);
             assert!(try_set_cell(&mut bytes, &small));

@@ -15,7 +15,7 @@ use crate::folder::Folder;
 use crate::ids::{BUCKET_BITS_MAX, Run, Slice};
 use crate::options::{OpenError, Options};
 use crate::partition::Partition;
-use crate::replay::{At, Queue, Step};
+use crate::replay::{At, Queue, ReplayError, Step};
 use crate::replicated::read_meta;
 use crate::rows::{self, Cut};
 
@@ -55,7 +55,7 @@ pub fn recover(
     hash_seed: u64,
     records: Records<'_>,
 ) -> Result<Recovered, OpenError> {
-    let mut replay = Replay::new(usize::from(folder.meta.partitions), hash_seed);
+    let mut replay = Replay::new(usize::from(folder.meta.partitions), hash_seed, cold);
     if folder.is_new && !cold.spaces()?.is_empty() {
         return Err(folder.missing("quipu.meta"));
     }
@@ -127,7 +127,8 @@ fn log_sequences(log: &Log, partitions: &[Partition]) -> Result<(), LogError> {
     log.commit(end)
 }
 
-struct Replay {
+struct Replay<'a> {
+    cold: &'a dyn ColdStore,
     partitions: Vec<Partition>,
     policies: Arc<Policies>,
     cuts: Vec<Cut>,
@@ -135,10 +136,11 @@ struct Replay {
     queue: Queue,
 }
 
-impl Replay {
-    fn new(count: usize, hash_seed: u64) -> Replay {
+impl<'a> Replay<'a> {
+    fn new(count: usize, hash_seed: u64, cold: &'a dyn ColdStore) -> Replay<'a> {
         let never = Cut { sequence: 0, time_ms: 0, offset: 0, count: 0, ledger: 0 };
         Replay {
+            cold,
             partitions: (0..count).map(|index| Partition::new(index as u16, hash_seed)).collect(),
             policies: Arc::default(),
             cuts: vec![never; count],
@@ -194,23 +196,26 @@ impl Replay {
     }
 
     fn apply_queued(&mut self) -> Result<(), LogError> {
-        self.queue.apply(&mut self.partitions).map_err(|error| LogError::Record(error.to_string()))
+        self.queue.apply(&mut self.partitions, self.cold).map_err(|error| LogError::Record(error.to_string()))
     }
 
     fn visit(&mut self, visit: Visit<'_>) -> Result<(), LogError> {
         match visit {
             Visit::Segment { .. } => Ok(()),
             Visit::Record { start, payload, .. } => {
-                let malformed = |error: Malformed| LogError::Record(format!("offset {start}: {error}"));
+                let failed = |error: ReplayError| LogError::Record(format!("offset {start}: {error}"));
                 for section in sections(payload) {
-                    self.section(&section.map_err(malformed)?).map_err(malformed)?;
+                    section
+                        .map_err(ReplayError::from)
+                        .and_then(|section| self.section(&section))
+                        .map_err(failed)?;
                 }
                 Ok(())
             }
         }
     }
 
-    fn section(&mut self, section: &Section<'_>) -> Result<(), Malformed> {
+    fn section(&mut self, section: &Section<'_>) -> Result<(), ReplayError> {
         let index = usize::from(section.partition);
         let partition = self.partitions.get_mut(index).ok_or(Malformed("partition number"))?;
         if section.sequence <= self.cuts[index].sequence {
@@ -222,15 +227,19 @@ impl Replay {
         let at = At { partition: section.partition, time_ms: section.time_ms };
         for effect in section.effects() {
             match effect? {
-                Effect::Define { id, key, cell } => self.queue.define(at, id, key, cell),
+                Effect::Define { id, key, cell, has_body } => self.queue.define(at, id, key, cell, has_body),
                 Effect::Add { id, delta, times } => self.queue.push(at, id, Step::Add(delta, times)),
                 Effect::AddUnder { id, delta, identity } => {
                     self.queue.push(at, id, Step::AddUnder(delta, identity));
                 }
                 Effect::Put { id, cell } => self.queue.push(at, id, Step::Put(cell)),
+                Effect::PutWhole { id, cell, events } => {
+                    let place = self.queue.keep(events);
+                    self.queue.push(at, id, Step::PutWhole(cell, place));
+                }
                 Effect::Remove { id } => self.queue.push(at, id, Step::Remove),
                 Effect::Clear => {
-                    self.queue.apply(&mut self.partitions)?;
+                    self.queue.apply(&mut self.partitions, self.cold)?;
                     self.queue.forget(index);
                     let partition = &mut self.partitions[index];
                     partition.clear();
@@ -246,7 +255,7 @@ impl Replay {
                 }
             }
             if self.queue.is_full() {
-                self.queue.apply(&mut self.partitions)?;
+                self.queue.apply(&mut self.partitions, self.cold)?;
             }
         }
         Ok(())

@@ -3,10 +3,14 @@
 //! A replay is bound by cache misses as much as serving is, so effects wait in a queue until there are enough
 //! of them to have their slots and records under way together. Order is kept.
 
+use std::sync::Arc;
+
 use quipu_counting::identity::fingerprint;
-use quipu_counting::{Action, Add, Cell, Identity, NEVER, Outcome, Remembered};
+use quipu_counting::{Action, Add, Body, Cell, Identity, NEVER, Outcome, Remembered};
+use quipu_store::cold::{ColdError, ColdStore};
 use quipu_wire::entry::Malformed;
 
+use crate::fetch::read_whole;
 use crate::partition::Partition;
 use crate::prefetch::prefetch;
 use crate::record::{Flags, RECORD_BYTES_MIN, UNIT};
@@ -17,6 +21,17 @@ const QUEUE_LENGTH: usize = 64;
 /// Ids are record numbers of the process that wrote the log, so two of them are at least this far apart.
 const ID_STRIDE: u32 = (RECORD_BYTES_MIN / UNIT) as u32;
 const PAGE_IDS: usize = 1 << 14;
+
+/// Why a record of the log cannot be carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// It is not what this version writes.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// What it needs cannot be read.
+    #[error(transparent)]
+    Cold(#[from] ColdError),
+}
 
 /// Where and when an effect belongs.
 #[derive(Clone, Copy)]
@@ -36,9 +51,14 @@ pub enum Step {
     AddUnder(i64, Identity),
     /// It is now this.
     Put(Cell),
+    /// It is now this, and its body changed by the events at this place of the queue's bytes.
+    PutWhole(Cell, Place),
     /// It no longer exists.
     Remove,
 }
+
+/// A place in the queue's bytes.
+pub type Place = (usize, usize);
 
 struct Queued {
     at: At,
@@ -53,6 +73,7 @@ enum What {
         end: usize,
         hash: u32,
         cell: Option<Cell>,
+        has_body: bool,
     },
     Step(Step),
 }
@@ -60,7 +81,8 @@ enum What {
 /// See the head of this file.
 pub struct Queue {
     waiting: Vec<Queued>,
-    keys: Vec<u8>,
+    /// Keys and events of what waits.
+    bytes: Vec<u8>,
     /// Record numbers by id, by partition.
     ids: Vec<Ids>,
 }
@@ -70,7 +92,7 @@ impl Queue {
     pub fn new(partitions: usize) -> Queue {
         Queue {
             waiting: Vec::new(),
-            keys: Vec::new(),
+            bytes: Vec::new(),
             ids: (0..partitions).map(|_| Ids::default()).collect(),
         }
     }
@@ -81,11 +103,17 @@ impl Queue {
     }
 
     /// Queues a definition.
-    pub fn define(&mut self, at: At, id: u32, key: &[u8], cell: Option<Cell>) {
-        let start = self.keys.len();
-        self.keys.extend_from_slice(key);
-        let what = What::Define { start, end: self.keys.len(), hash: 0, cell };
+    pub fn define(&mut self, at: At, id: u32, key: &[u8], cell: Option<Cell>, has_body: bool) {
+        let (start, end) = self.keep(key);
+        let what = What::Define { start, end, hash: 0, cell, has_body };
         self.waiting.push(Queued { at, id, what });
+    }
+
+    /// Keeps bytes for as long as what they belong to waits.
+    pub fn keep(&mut self, bytes: &[u8]) -> Place {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(bytes);
+        (start, self.bytes.len())
     }
 
     /// Queues a step.
@@ -99,12 +127,12 @@ impl Queue {
     }
 
     /// Carries out what waits.
-    pub fn apply(&mut self, partitions: &mut [Partition]) -> Result<(), Malformed> {
+    pub fn apply(&mut self, partitions: &mut [Partition], cold: &dyn ColdStore) -> Result<(), ReplayError> {
         for queued in &mut self.waiting {
             let index = usize::from(queued.at.partition);
             match &mut queued.what {
                 What::Define { start, end, hash, .. } => {
-                    *hash = partitions[index].hash(&self.keys[*start..*end]);
+                    *hash = partitions[index].hash(&self.bytes[*start..*end]);
                     partitions[index].table.prefetch_slot(*hash);
                 }
                 What::Step(_) => self.ids[index].prefetch(queued.id),
@@ -125,17 +153,22 @@ impl Queue {
             let index = usize::from(queued.at.partition);
             let (partition, ids) = (&mut partitions[index], &mut self.ids[index]);
             let number = match queued.what {
-                What::Define { start, end, hash, cell } => {
-                    define(partition, hash, &self.keys[start..end], cell)
+                What::Define { start, end, hash, cell, has_body } => {
+                    let key = &self.bytes[start..end];
+                    let number = define(partition, hash, key, cell);
+                    if has_body {
+                        find_body(partition, number, key, cold)?;
+                    }
+                    number
                 }
                 What::Step(step) => {
                     let number = ids.get(queued.id).ok_or(Malformed("id without definition"))?;
-                    carry_out(partition, number, step, queued.at)?
+                    carry_out(partition, number, step, queued.at, &self.bytes)?
                 }
             };
             ids.set(queued.id, number);
         }
-        self.keys.clear();
+        self.bytes.clear();
         Ok(())
     }
 }
@@ -152,15 +185,31 @@ fn define(partition: &mut Partition, hash: u32, key: &[u8], cell: Option<Cell>) 
     }
 }
 
+/// The body of a counter that was defined: what was replayed so far knows it, or it is as the checkpoint has it.
+fn find_body(
+    partition: &mut Partition,
+    number: RecordNumber,
+    key: &[u8],
+    cold: &dyn ColdStore,
+) -> Result<(), ReplayError> {
+    if partition.bodies.get(key).is_none() {
+        let found = read_whole(cold, partition.index, partition.generation, key)?;
+        let body = found.body.ok_or(Malformed("a counter without the body it had"))?;
+        partition.set_body(number, key, Some(body));
+    }
+    Ok(())
+}
+
 fn carry_out(
     partition: &mut Partition,
     number: RecordNumber,
     step: Step,
     at: At,
+    bytes: &[u8],
 ) -> Result<RecordNumber, Malformed> {
     let before = partition.table.cell(number);
     let after = match step {
-        Step::Put(cell) => Some(cell),
+        Step::Put(cell) | Step::PutWhole(cell, _) => Some(cell),
         Step::Remove => None,
         Step::Add(delta, times) => Some(added(before, delta, times, at)?),
         Step::AddUnder(delta, _) => Some(added(before, delta, 1, at)?),
@@ -176,7 +225,19 @@ fn carry_out(
     }
     partition.mark_dirty(number, before);
     partition.account(hash, before, after);
-    Ok(partition.table.set_cell(hash, number, after))
+    let has_body = partition.table.flags(number).any(Flags::BODY);
+    let number = partition.table.set_cell(hash, number, after);
+    if has_body {
+        let key = partition.table.key(number).to_vec();
+        partition.leave_body(number, &key, before, after);
+    }
+    if let Step::PutWhole(_, (start, end)) = step {
+        let key = partition.table.key(number).to_vec();
+        let mut body = partition.bodies.lend(&key).map(Arc::unwrap_or_clone);
+        Body::apply_all(&mut body, &bytes[start..end], at.time_ms).ok_or(Malformed("events of a body"))?;
+        partition.set_body(number, &key, body.map(Arc::new));
+    }
+    Ok(number)
 }
 
 fn added(before: Option<Cell>, delta: i64, times: u64, at: At) -> Result<Cell, Malformed> {

@@ -170,20 +170,24 @@ impl Engine {
     }
 
     /// Carries out a batch that was agreed on, all of it for counters of this partition, with replies. What it needs is
-    /// fetched first, so this may block. An error is the end: a replica must not leave anything out.
+    /// fetched first, so this may block. An error is the end: a replica must not leave anything out. Where somebody waits for
+    /// the replies, the requests are counted among those of hot keys.
     pub fn apply(
         &self,
         partition: u16,
         batch: &mut Batch,
         time_ms: u64,
         step: Step<'_>,
+        is_asked_here: bool,
     ) -> Result<(), Unavailable> {
-        self.run_in(Scope::Partition { index: partition, step: Some(step) }, batch, time_ms)
+        let scope = Scope::Partition { index: partition, step: Some(step), is_asked_here };
+        self.run_in(scope, batch, time_ms)
     }
 
     /// Answers a batch that only looks, as the partition is here. What it needs is fetched first, so this may block.
     pub fn read(&self, partition: u16, batch: &mut Batch, now_ms: u64) -> Result<(), Unavailable> {
-        self.run_in(Scope::Partition { index: partition, step: None }, batch, now_ms)
+        let scope = Scope::Partition { index: partition, step: None, is_asked_here: true };
+        self.run_in(scope, batch, now_ms)
     }
 
     /// Answers it if all it needs is in memory, and returns whether it was so.
@@ -193,7 +197,7 @@ impl Engine {
         batch: &mut Batch,
         now_ms: u64,
     ) -> Result<bool, Unavailable> {
-        let scope = Scope::Partition { index: partition, step: None };
+        let scope = Scope::Partition { index: partition, step: None, is_asked_here: true };
         let attempt = self.attempt(batch, now_ms, &Fetched::default(), true, scope)?;
         Ok(matches!(attempt, Attempt::Done(_)))
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! space p<partition 3>-<generation>         one per partition and life of it
-//!   'C' namespace:4be kind:1 key    -> cell              kind 0: a sum
+//!   'C' namespace:4be kind:1 key    -> cell [body]       kind 0: counters
 //!   'E' expires_at_ms:8be key       -> (empty)           index of what expires when
 //!   'M'                             -> cut
 //!   'P'                             -> count:v (pattern policy)*      in partition 0, or in each where replicated

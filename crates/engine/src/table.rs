@@ -52,7 +52,9 @@ struct Chunk {
     /// Bytes of records that are not dead.
     live: usize,
     /// Records that are dirty.
-    dirty: usize,
+    dirty: u32,
+    /// Records that the cold store may have no row of.
+    newborn: u32,
     /// The how-manieth chunk it was when it was opened.
     serial: u64,
 }
@@ -198,19 +200,19 @@ impl Table {
         if record::flags(bytes).any(Flags::ABSENT) { None } else { Some(record::cell(bytes)) }
     }
 
-    /// Replaces flags; keeps the count of dirty records.
+    /// Replaces flags; keeps the counts of dirty and of newborn records.
     #[inline]
     pub fn set_flags(&mut self, number: RecordNumber, flags: Flags) {
         let (chunk, start) = place(number);
         let chunk = &mut self.chunks[chunk];
         let bytes = &mut chunk.bytes[start..];
-        let before = record::flags(bytes).any(Flags::DIRTY);
+        let before = record::flags(bytes);
         record::set_flags(bytes, flags);
-        match (before, flags.any(Flags::DIRTY)) {
-            (false, true) => chunk.dirty += 1,
-            (true, false) => chunk.dirty -= 1,
-            _ => {}
-        }
+        let now_in = |count: u32, counted: Flags| {
+            count + u32::from(flags.any(counted)) - u32::from(before.any(counted))
+        };
+        chunk.dirty = now_in(chunk.dirty, Flags::DIRTY);
+        chunk.newborn = now_in(chunk.newborn, Flags::NEWBORN);
     }
 
     /// The log epoch in which the record's number was last defined.
@@ -303,7 +305,7 @@ impl Table {
 
     fn bury(&mut self, number: RecordNumber) {
         let flags = self.flags(number);
-        self.set_flags(number, flags.without(Flags::DIRTY).with(Flags::DEAD));
+        self.set_flags(number, flags.without(Flags::DIRTY).without(Flags::NEWBORN).with(Flags::DEAD));
         let (chunk, start) = place(number);
         let chunk = &mut self.chunks[chunk];
         chunk.live -= record::size(&chunk.bytes[start..]);
@@ -333,7 +335,8 @@ impl Table {
         record::create(&mut chunk.bytes[start..], key, cell, flags);
         chunk.used += size;
         chunk.live += size;
-        chunk.dirty += usize::from(flags.any(Flags::DIRTY));
+        chunk.dirty += u32::from(flags.any(Flags::DIRTY));
+        chunk.newborn += u32::from(flags.any(Flags::NEWBORN));
         (self.current as u32) * UNITS_PER_CHUNK + (start / UNIT) as u32
     }
 
@@ -376,6 +379,28 @@ impl Table {
         self.chunks[chunk].dirty > 0
     }
 
+    /// Whether the cold store may have no row of some record of the chunk.
+    pub fn chunk_has_newborns(&self, chunk: usize) -> bool {
+        self.chunks[chunk].newborn > 0
+    }
+
+    /// Of how many records the cold store may have no row.
+    pub fn newborns(&self) -> u64 {
+        self.chunks.iter().map(|chunk| u64::from(chunk.newborn)).sum()
+    }
+
+    /// Shows the counters of a chunk that exist and of which the cold store may have no row.
+    pub fn visit_newborns(&self, chunk: usize, mut visit: impl FnMut(&[u8], Cell)) {
+        if self.chunk_has_newborns(chunk) {
+            self.walk_chunk(chunk, |_, flags, bytes| {
+                // The dead are not newborn.
+                if flags.any(Flags::NEWBORN) && !flags.any(Flags::ABSENT) {
+                    visit(record::key(bytes), record::cell(bytes));
+                }
+            });
+        }
+    }
+
     /// Bytes that sweeping this chunk could free at most if every clean record left, or `None` for the chunk
     /// that is being filled and for spare ones.
     pub fn chunk_reclaimable(&self, chunk: usize, record_bytes: usize) -> Option<usize> {
@@ -383,7 +408,7 @@ impl Table {
         if chunk == self.current || state.bytes.is_empty() {
             return None;
         }
-        Some(state.used - state.live.min(state.dirty * record_bytes))
+        Some(state.used - state.live.min(state.dirty as usize * record_bytes))
     }
 
     /// Every record of a chunk that is not dead, in the order of its bytes. A list, because whoever asks changes them.
@@ -430,7 +455,7 @@ impl Table {
             }
         }
         let chunk = &mut self.chunks[index];
-        debug_assert_eq!((chunk.live, chunk.dirty), (0, 0));
+        debug_assert_eq!((chunk.live, chunk.dirty, chunk.newborn), (0, 0, 0));
         *chunk = Chunk::default();
         self.spare.push(index);
         left
@@ -562,6 +587,51 @@ mod tests {
             }
             assert_eq!(walked, model);
         }
+    }
+
+    #[test]
+    fn newborns_are_counted_wherever_they_lie() {
+        let mut table = Table::new();
+        let mut random = SmallRng::seed_from_u64(7);
+        let mut model: HashMap<Vec<u8>, bool> = HashMap::new();
+        for step in 0..60_000 {
+            let key = format!("counter:{:040}", random.random_range(0..20_000)).into_bytes();
+            let is_newborn = random.random_bool(0.3);
+            let flags = if is_newborn { Flags::NEWBORN } else { Flags::NONE };
+            match table.find(hash(&key), &key) {
+                None => drop(table.insert(hash(&key), &key, Some(cell(step)), flags)),
+                Some(number) if step % 5 == 0 => {
+                    table.remove(hash(&key), number);
+                    model.remove(&key);
+                    continue;
+                }
+                Some(number) => {
+                    table.set_flags(number, flags);
+                    // A large one moves.
+                    table.set_cell(hash(&key), number, Some(cell(step << (step % 40))));
+                }
+            }
+            model.insert(key, is_newborn);
+            let chunk = random.random_range(0..table.chunk_count());
+            if step % 1_000 == 999 && table.chunk_reclaimable(chunk, 64).is_some() {
+                table.sweep_chunk(chunk, hash, |flags, key, _| match flags.any(Flags::NEWBORN) {
+                    true => Fate::Stay,
+                    false => {
+                        model.remove(key);
+                        Fate::Leave
+                    }
+                });
+            }
+        }
+        let mut found = Vec::new();
+        (0..table.chunk_count())
+            .for_each(|chunk| table.visit_newborns(chunk, |key, _| found.push(key.to_vec())));
+        found.sort();
+        let mut expected: Vec<_> =
+            model.into_iter().filter(|(_, is_newborn)| *is_newborn).map(|(key, _)| key).collect();
+        expected.sort();
+        assert_eq!(table.newborns(), found.len() as u64);
+        assert!(table.chunk_count() > 2 && found == expected);
     }
 
     #[test]

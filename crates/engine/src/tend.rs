@@ -3,13 +3,13 @@
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::Ordering;
 
-use quipu_counting::{Cell, Change};
+use quipu_counting::{Change, Whole};
 use quipu_store::cold::ColdError;
-use quipu_wire::entry::{self, Reader};
+use quipu_wire::entry;
 
 use crate::engine::Engine;
 use crate::execute::unavailable;
-use crate::fetch::{Fetched, Missing};
+use crate::fetch::{Fetched, Missing, decode_whole};
 use crate::ids::Slice;
 use crate::partition::Partition;
 use crate::rows;
@@ -24,12 +24,20 @@ const EXPIRIES_BASE_BYTES: usize = 64;
 const DUE_ROWS_PER_ROUND: usize = 1_000;
 /// How often the expiry index on disk is looked at.
 const DUE_PAUSE_MS: u64 = 1_000;
+/// How often it is noted how hot keys are: rates are over seconds.
+const HOT_PAUSE_MS: u64 = 1_000;
 /// What a change takes in the log at least, unless it is one of a run.
 const CHANGE_BYTES: u64 = 4;
+/// How long a partition must be left alone, and how many new counters it must have, for a checkpoint that only makes
+/// walks over counters faster: those read in memory what the cold store has no row of.
+const QUIET_MS: u64 = 2_000;
+const QUIET_NEWBORNS_MIN: u64 = 4_096;
 /// How long no checkpoint is tried after one that failed.
 const CHECKPOINT_RETRY_MS: u64 = 1_000;
 /// Counters brought back into memory per partition and round after a restart.
 const WARM_ROWS_PER_ROUND: usize = 10_000;
+/// Bytes of them read per partition and round, so that a round of large bodies takes no more memory than one of small ones.
+const WARM_BYTES_PER_ROUND: usize = 1 << 20;
 /// What a counter takes in memory, roughly, for guessing whether all of them fit.
 const WARM_BYTES_PER_COUNTER: u64 = 100;
 
@@ -45,14 +53,41 @@ pub struct Chores {
     checkpoint_at: u64,
     /// After a failure: when to try again.
     checkpoint_not_before_ms: u64,
+    /// Which partitions nobody writes to.
+    quiet: Vec<Quiet>,
     /// When the expiry index on disk was looked at.
     due_at_ms: u64,
     /// How far into it, by partition.
     due_from: Vec<Vec<u8>>,
     /// How far bringing counters back into memory is, by partition.
     warm: Vec<Warm>,
+    /// When it was last noted how hot keys are.
+    hot_at_ms: u64,
     /// The last failure said, so that it is not said twenty times a second.
     complaint: String,
+}
+
+/// Since when a partition has not changed.
+#[derive(Clone, Default)]
+struct Quiet {
+    sequence: u64,
+    since_ms: u64,
+    /// Whether nothing is left to be done about it.
+    is_settled: bool,
+}
+
+impl Quiet {
+    /// Whether it is time to write its new counters out.
+    fn is_due(&mut self, held: &Partition, now_ms: u64) -> bool {
+        if self.sequence != held.sequence {
+            *self = Quiet { sequence: held.sequence, since_ms: now_ms, is_settled: false };
+        }
+        if self.is_settled || now_ms.saturating_sub(self.since_ms) < QUIET_MS {
+            return false;
+        }
+        self.is_settled = held.table.newborns() < QUIET_NEWBORNS_MIN;
+        !self.is_settled
+    }
 }
 
 #[derive(Clone, Default)]
@@ -74,9 +109,11 @@ impl Chores {
         Chores {
             checkpoint_at: 0,
             checkpoint_not_before_ms: 0,
+            quiet: vec![Quiet::default(); partitions],
             due_at_ms: 0,
             due_from: vec![Vec::new(); partitions],
             warm: vec![Warm::NotStarted; partitions],
+            hot_at_ms: 0,
             complaint: String::new(),
         }
     }
@@ -97,6 +134,10 @@ impl Engine {
     }
 
     fn tend_with(&self, chores: &mut Chores, now_ms: u64) -> Result<(), String> {
+        if now_ms >= chores.hot_at_ms + HOT_PAUSE_MS || now_ms < chores.hot_at_ms {
+            chores.hot_at_ms = now_ms;
+            self.note_hot_facts(now_ms);
+        }
         if self.replication.is_some() && self.replication().is_none() {
             return Ok(());
         }
@@ -104,7 +145,7 @@ impl Engine {
         if now_ms >= chores.checkpoint_not_before_ms {
             // A failure (a full disk, mostly) does not go away within a round.
             chores.checkpoint_not_before_ms = now_ms + CHECKPOINT_RETRY_MS;
-            self.checkpoint_where_due(chores).map_err(|error| error.to_string())?;
+            self.checkpoint_where_due(chores, now_ms).map_err(|error| error.to_string())?;
             chores.checkpoint_not_before_ms = 0;
         }
         for index in 0..self.partitions.len() {
@@ -183,9 +224,9 @@ impl Engine {
 
     /// A checkpoint for every share of the tail that was written, of the partition whose last one is oldest; one for
     /// every partition with as many changes as would fill a share, if the log says them in less (hot counters come to
-    /// the cold store as often as others); and one for every partition that cannot fit its memory because of what is
-    /// not yet in the cold store.
-    fn checkpoint_where_due(&self, chores: &mut Chores) -> Result<(), ColdError> {
+    /// the cold store as often as others); one for every partition that cannot fit its memory because of what is not yet
+    /// in the cold store; and one for a partition that was left alone with many new counters, one a round.
+    fn checkpoint_where_due(&self, chores: &mut Chores, now_ms: u64) -> Result<(), ColdError> {
         let share = self.log_tail_bytes / self.partitions.len() as u64;
         let end = self.log.end();
         let start = self.oldest_cut.load(Ordering::Acquire).max(chores.checkpoint_at);
@@ -197,16 +238,19 @@ impl Engine {
             // Only part of the way, so that a backlog is worked off one by one.
             chores.checkpoint_at = start + share;
         }
-        for index in 0..self.partitions.len() {
-            let (crowded, changed) = {
+        let mut is_quiet_done = false;
+        for (index, quiet) in chores.quiet.iter_mut().enumerate() {
+            let (crowded, changed, quiet) = {
                 let mut held = self.partitions[index].lock();
                 held.make_room(self.partition_budget_bytes);
                 let excess_bytes = held.excess_bytes(self.partition_budget_bytes);
-                (excess_bytes > self.partition_budget_bytes / 8, held.sequence - held.cut_sequence)
+                let changed = held.sequence - held.cut_sequence;
+                (excess_bytes > self.partition_budget_bytes / 8, changed, quiet.is_due(&held, now_ms))
             };
             if crowded {
                 self.relieve(index as u16)?;
-            } else if changed >= share / CHANGE_BYTES {
+            } else if changed >= share / CHANGE_BYTES || quiet && !std::mem::replace(&mut is_quiet_done, true)
+            {
                 self.checkpoint(index as u16)?;
             }
         }
@@ -240,7 +284,10 @@ impl Engine {
             self.checkpoint(partition)?;
         }
         // A sweep first takes marks of use away, then evicts: two rounds over all chunks are enough.
-        let rounds = self.partitions[usize::from(partition)].lock().table.chunk_count() * 2;
+        let rounds = {
+            let held = self.partitions[usize::from(partition)].lock();
+            held.table.chunk_count() * 2 + held.bodies.len() / 8
+        };
         for _ in 0..rounds {
             if !over() {
                 break;
@@ -332,14 +379,16 @@ impl Engine {
         let Warm::At { row, evicted, generation } = warm else { return Ok(()) };
         let start =
             if row.is_empty() { Bound::Included(rows::CELL_PREFIX) } else { Bound::Excluded(&row[..]) };
-        let mut found: Vec<(Vec<u8>, Cell)> = Vec::new();
-        let mut damage = Ok(());
+        let mut found: Vec<(Vec<u8>, Whole)> = Vec::new();
+        let (mut damage, mut bytes, mut is_all) = (Ok(()), 0, true);
         self.cold.scan(&space, start, Bound::Excluded(b"D"), &mut |row, value| {
-            match (row.get(rows::CELL_PREFIX.len()..), Reader::new(value).cell()) {
-                (Some(key), Ok(cell)) => found.push((key.to_vec(), cell)),
+            bytes += value.len();
+            match (row.get(rows::CELL_PREFIX.len()..), decode_whole(value)) {
+                (Some(key), Ok(whole)) => found.push((key.to_vec(), whole)),
                 _ => damage = Err(ColdError::Damaged(format!("a cell in space {space}"))),
             }
-            if found.len() < WARM_ROWS_PER_ROUND { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            is_all = found.len() < WARM_ROWS_PER_ROUND && bytes < WARM_BYTES_PER_ROUND;
+            if is_all { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
         damage?;
         let mut held = self.partitions[index].lock();
@@ -347,15 +396,15 @@ impl Engine {
             *warm = Warm::Done;
             return Ok(());
         }
-        for (key, cell) in &found {
-            let hash = held.hash(key);
-            if !held.admit(hash, key, Some(*cell), stamps.of(hash)) {
+        for (key, whole) in found {
+            let hash = held.hash(&key);
+            if !held.admit(hash, &key, whole, stamps.of(hash)) {
                 // It may have changed since it was read: the next round begins here again.
                 return Ok(());
             }
-            *row = rows::cell_key(key);
+            *row = rows::cell_key(&key);
         }
-        if found.len() < WARM_ROWS_PER_ROUND {
+        if is_all {
             held.complete = true;
             *warm = Warm::Done;
         }

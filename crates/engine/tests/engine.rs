@@ -36,13 +36,13 @@ fn run(engine: &Engine, batch: &mut Batch, now_ms: u64) -> Vec<Reply> {
 fn one(engine: &Engine, key: &str, action: Action) -> Reply {
     let mut batch = Batch::default();
     batch.push(key.as_bytes(), action);
-    run(engine, &mut batch, NOW)[0]
+    run(engine, &mut batch, NOW)[0].clone()
 }
 
 fn one_with_id(engine: &Engine, key: &str, action: Action, id: &str, now_ms: u64) -> Reply {
     let mut batch = Batch::default();
     batch.push_with_id(key.as_bytes(), action, id.as_bytes(), 0);
-    run(engine, &mut batch, now_ms)[0]
+    run(engine, &mut batch, now_ms)[0].clone()
 }
 
 fn add(delta: i64) -> Action {
@@ -244,7 +244,7 @@ fn producer_sessions_count_once_and_fence() {
         batch.push(b"y", add(2));
         let producer = batch.intern(b"worker-1");
         batch.group(0, GroupKind::Session { producer, epoch, sequence });
-        let reply = run(engine, &mut batch, NOW)[0];
+        let reply = run(engine, &mut batch, NOW)[0].clone();
         (reply.cell.version, reply.duplicate, reply.refusal)
     };
     assert_eq!(send(&engine, 1, 1), (1, false, None));
@@ -433,7 +433,7 @@ fn a_folder_has_one_user() {
 fn many_at_once_are_as_one_by_one() {
     let folders = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (together, alone) = (open(folders.0.path()), open(folders.1.path()));
-    let bounded = Policy { min: None, max: Some(40), saturate: true, ttl_ms: None, disabled: false };
+    let bounded = Policy { min: None, max: Some(40), saturate: true, ..Policy::default() };
     for engine in [&together, &alone] {
         engine.set_policy(b"bounded*", Some(bounded.clone()), NOW).unwrap();
     }
@@ -469,7 +469,7 @@ fn many_at_once_are_as_one_by_one() {
         };
         let replies = run(&together, &mut batch_of(&asked), now_ms);
         let one_by_one =
-            asked.iter().map(|one| run(&alone, &mut batch_of(std::slice::from_ref(one)), now_ms)[0]);
+            asked.iter().map(|one| run(&alone, &mut batch_of(std::slice::from_ref(one)), now_ms)[0].clone());
         assert_eq!(replies, Vec::from_iter(one_by_one), "round {round}");
     }
     let states = |engine: &Engine| keys.map(|key| one(engine, key, Action::Read));

@@ -166,7 +166,8 @@ fn pages_survive_writes_between_them() {
 /// More counters than memory holds, while other threads bring them in, change and evict them.
 #[test]
 fn pages_survive_eviction_under_way() {
-    const COUNT: u32 = 90_000;
+    // Enough that writers have to wait for a checkpoint, however late the keeper's thread comes.
+    const COUNT: u32 = 120_000;
     let folder = tempfile::tempdir().unwrap();
     let engine = open(folder.path());
     let key = |n: u32| format!("counter:{n:0500}").into_bytes();

@@ -62,7 +62,7 @@ impl Node {
         let mut batch = Batch::default();
         batch.push(key, action);
         let from = self.engine.mark(PARTITION);
-        self.engine.apply(PARTITION, &mut batch, NOW, Step { from: &from, to }).unwrap();
+        self.engine.apply(PARTITION, &mut batch, NOW, Step { from: &from, to }, true).unwrap();
     }
 
     fn value(&self, key: &[u8]) -> i64 {
@@ -156,9 +156,9 @@ fn what_does_not_follow_is_refused() {
     let mut batch = Batch::default();
     batch.push(&likes, add(1));
     let step = Step { from: b"0", to: b"1" };
-    assert!(node.engine.apply(PARTITION, &mut batch, NOW, step).is_err());
+    assert!(node.engine.apply(PARTITION, &mut batch, NOW, step, true).is_err());
     assert!(node.engine.apply_nothing(PARTITION, step).is_err());
     assert!(node.engine.apply_policy(PARTITION, b"*", None, NOW, step).is_err());
-    assert!(node.engine.apply_expiries(PARTITION, &[likes.clone()], NOW, step).is_err());
+    assert!(node.engine.apply_expiries(PARTITION, std::slice::from_ref(&likes), NOW, step).is_err());
     assert_eq!((node.value(&likes), node.engine.mark(PARTITION)), (5, b"1".to_vec()));
 }

@@ -60,6 +60,8 @@ pub struct Config {
     pub partitions: u16,
     /// How long request ids are remembered.
     pub id_window_ms: u64,
+    /// Whether hot keys are found.
+    pub finds_hot_keys: bool,
     /// The most connections of each front.
     pub connections_max: usize,
     /// Serve machines other than this one although nobody has to authenticate.
@@ -239,6 +241,17 @@ const SETTINGS: &[Setting] = &[
         value_name: "DURATION",
         help: "How long request ids are remembered",
         read: |config, text| read_into(&mut config.id_window_ms, text, id_window),
+    },
+    Setting {
+        name: "hot_keys",
+        flag: "hot-keys",
+        variable: "QUIPU_HOT_KEYS",
+        default: "true",
+        value_name: "true|false",
+        help: "Find the keys that are asked for most (quipu hot); costs so little that false is for measuring it",
+        read: |config, text| {
+            read_into(&mut config.finds_hot_keys, text, |text| text.parse().map_err(|_| "true or false"))
+        },
     },
     Setting {
         name: "max_connections",
@@ -488,6 +501,7 @@ fn blank() -> Config {
         memory_bytes: 0,
         partitions: 0,
         id_window_ms: 0,
+        finds_hot_keys: true,
         connections_max: 0,
         insecure: false,
         log: String::new(),

@@ -90,6 +90,9 @@ const GROWING: &[&str] = &[
 /// How the names of facts begin that count what was refused; the rest of the name is the reason.
 const SHED: &str = "shed_";
 
+/// How the names of facts end that are parts of one; shown without it, and as that part.
+const MILLIONTHS: &str = "_millionths";
+
 /// What the engine and the RESP front know of themselves, asked for at each scrape.
 struct Facts {
     counters: Arc<dyn Counters>,
@@ -111,6 +114,14 @@ impl Collector for Facts {
         let walks = self.resp.as_ref().map(|resp| ("walks", resp.background.refused()));
         let reasons = shed.iter().map(|(name, value)| (&name[SHED.len()..], *value)).chain(walks);
         encode_reasons(&mut encoder, "shed", help, reasons)?;
+        let (parts, facts): (Vec<_>, Vec<_>) =
+            facts.into_iter().partition(|(name, _)| name.ends_with(MILLIONTHS));
+        for (name, value) in parts {
+            let metric = ConstGauge::new(value as f64 / 1e6);
+            let name = &name[..name.len() - MILLIONTHS.len()];
+            let help = "A fact of the engine, as a ratio";
+            metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)?;
+        }
         for (name, value) in facts {
             let encode = if GROWING.contains(&name) { encode_counter } else { encode_gauge };
             encode(&mut encoder, name, "A fact of the engine", value)?;
@@ -151,6 +162,7 @@ impl Collector for Facts {
 fn encode_http(encoder: &mut DescriptorEncoder<'_>, load: &http::Load) -> Result<(), fmt::Error> {
     let connections = load.connections.load(Ordering::Relaxed) as u64;
     encode_gauge(encoder, "http_connections", "Open HTTP connections", connections)?;
+    encode_gauge(encoder, "http_watching", "HTTP clients that watch counters", load.watching() as u64)?;
     encode_gauge(encoder, "http_in_flight", "HTTP requests in flight", load.in_flight() as u64)?;
     let help = "HTTP connections refused because there were too many";
     encode_counter(

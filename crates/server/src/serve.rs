@@ -127,8 +127,10 @@ pub fn run(
     }));
     let metrics =
         Metrics::new(Arc::clone(&counters), Some(Arc::clone(resp.shared())), Some(Arc::clone(&load)));
+    let hub = http::Hub::new(Arc::clone(&counters), Arc::clone(&clock));
     let app = Arc::new(App {
         counters,
+        hub,
         cluster: member.as_ref().map(|member| Arc::clone(member.node())),
         clock,
         metrics: Arc::new(metrics),
@@ -208,6 +210,7 @@ fn options(config: &Config, files: &Shares, clock: &Arc<Clock>) -> Options {
         pending_requests_max: config.queue_requests_max,
         pending_wait_ms: config.queue_wait_ms,
         open_tables_max: files.open_tables_max,
+        finds_hot_keys: config.finds_hot_keys,
         clock: Arc::new(move || clock.now_ms()),
         ..Options::default()
     }

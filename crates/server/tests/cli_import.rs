@@ -390,8 +390,9 @@ fn lists_and_tops() {
             expected.lines().take(1400).map(|line| format!("{line}\n")).collect(),
         ),
         (&["list", "--prefix", "none"], String::new()),
-        (&["top", "2"], "k1499\t1499\nk1498\t1498\n".to_owned()),
-        (&["top", "1", "--prefix", "o"], "other\t-5\n".to_owned()),
+        (&["top", "-n", "2"], "k1499\t1499\nk1498\t1498\n".to_owned()),
+        (&["top", "o", "-n", "1"], "other\t-5\n".to_owned()),
+        (&["top", "--prefix", "k00", "--number", "1"], "k0099\t99\n".to_owned()),
     ] {
         let output = server.client(arguments);
         assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), stdout), "{arguments:?}");

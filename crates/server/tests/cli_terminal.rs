@@ -5,7 +5,7 @@
 
 mod support;
 
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
 
 use support::terminal::Terminal;
@@ -45,8 +45,8 @@ fn numbers_are_grouped_and_counters_are_a_table() {
         (
             &["policy", "set", "s:*", "--max", "1000000", "--ttl", "1h"],
             &[
-                "PATTERN  MIN        MAX  BEYOND  TTL  WRITES\n",
-                "s:*        -  1,000,000  refuse  1h   allowed\n",
+                "PATTERN  MIN        MAX  BEYOND  TTL  WRITES   COUNTS  LIMIT\n",
+                "s:*        -  1,000,000  refuse  1h   allowed  sum     -\n",
             ],
         ),
         (
@@ -174,4 +174,64 @@ fn watching_behind_a_pipe_prints_changes() {
     server.kill();
     let output = support::run(&["watch", "a", "--server", "http://127.0.0.1:1"], &[]);
     assert_eq!(output.status.code(), Some(12), "nobody was ever there");
+}
+
+#[test]
+fn changes_are_printed_as_they_come() {
+    let data = tempfile::tempdir().unwrap();
+    let server = Server::start(data.path());
+    server.client(&["set", "p:a", "5"]);
+    // With so long an interval, nothing would be seen by looking.
+    let mut child = server
+        .client_command(&["watch", "--prefix", "p:", "--interval", "10m", "--json"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut next = || {
+        let line: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        (
+            line["counterKey"].as_str().unwrap().to_owned(),
+            line["value"].as_i64().unwrap(),
+            line["exists"] == true,
+        )
+    };
+    assert_eq!(next(), ("p:a".to_owned(), 5, true));
+    server.client(&["incr", "p:b"]);
+    assert_eq!(next(), ("p:b".to_owned(), 1, true));
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn a_restart_while_watching_misses_nothing() {
+    let data = tempfile::tempdir().unwrap();
+    let server = Server::start(data.path());
+    let (http, resp) = (server.http.to_string(), server.resp.to_string());
+    for key in ["p:a", "p:b", "p:c"] {
+        server.client(&["set", key, "5"]);
+    }
+    let mut child = server
+        .client_command(&["watch", "p:c", "--prefix", "p:", "--interval", "10ms"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut key_and_value = || {
+        let line = lines.next().unwrap().unwrap();
+        line.rsplit_once('\t').unwrap().0.to_owned()
+    };
+    let mut first = [key_and_value(), key_and_value(), key_and_value()];
+    first.sort();
+    assert_eq!(first, ["p:a\t5", "p:b\t5", "p:c\t5"]);
+    server.kill();
+    let server = Server::start_with(data.path(), &["--http", &http, "--resp", &resp]);
+    server.client(&["del", "p:a"]);
+    server.client(&["incr", "p:b"]);
+    let mut then = [key_and_value(), key_and_value()];
+    then.sort();
+    assert_eq!(then, ["p:a\t0", "p:b\t6"]);
+    child.kill().unwrap();
+    child.wait().unwrap();
 }

@@ -205,3 +205,14 @@ fn a_stopping_front_answers_what_it_has() {
     assert_eq!(waiting.rest(), ":1|");
     stopping.join().expect("it stopped");
 }
+
+#[test]
+fn a_sum_that_lacks_partitions_is_an_error() {
+    let (_, front) = start();
+    let mut client = Client::connect(front.address());
+    let reply = client.ask("Q.SUM a:*");
+    let why =
+        "partition 3: nobody leads it at the moment, and 1 more are missing; nothing was changed, retry|";
+    assert!(reply.starts_with('-') && reply.ends_with(why), "{reply}");
+    front.stop();
+}

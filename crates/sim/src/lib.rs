@@ -10,6 +10,7 @@
 //! | `oracle` | what must be answered and what may be found after a crash |
 //! | `world`, `asking`, `lives` | one world: its steps, its clients, its ends and its new beginnings |
 //! | `properties` | what is checked, one property per file |
+//! | `kinds` | worlds of uniques, windows and holds, with a model of their own |
 //! | `cluster` | worlds of many nodes |
 //! | `plant` | bugs planted on purpose, so that the properties are known to notice them |
 
@@ -19,6 +20,7 @@ pub mod ask;
 pub mod asking;
 pub mod cluster;
 pub mod config;
+pub mod kinds;
 pub mod lives;
 pub mod machine;
 pub mod observe;

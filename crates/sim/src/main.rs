@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use clap::Parser;
 use quipu_sim::cluster::story::tell_file;
 use quipu_sim::cluster::{self, Planted};
-use quipu_sim::{Plant, Violation, run};
+use quipu_sim::{Plant, Violation, kinds, run};
 
 /// Simulates crashes of the engine and its store, or clusters.
 #[derive(Parser)]
@@ -28,6 +28,9 @@ struct Arguments {
     /// Worlds of many nodes
     #[arg(long)]
     cluster: bool,
+    /// Worlds of counters that are more than numbers
+    #[arg(long, conflicts_with = "cluster")]
+    kinds: bool,
     /// Tell this story, with one seed
     #[arg(long)]
     story: Option<PathBuf>,
@@ -65,6 +68,18 @@ impl Total for cluster::Stats {
     const OPTION: &str = " --cluster";
 }
 
+impl Total for kinds::Stats {
+    fn run(seed: u64, is_traced: bool) -> Result<Self, Violation> {
+        kinds::run(seed, kinds::Ground::machine(seed), kinds::STEPS, is_traced)
+    }
+
+    fn and(self, other: Self) -> Self {
+        self.and(other)
+    }
+
+    const OPTION: &str = " --kinds";
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     if let Some(path) = &arguments.story {
@@ -73,9 +88,10 @@ fn main() -> ExitCode {
             .inspect_err(|mismatch| println!("{mismatch}"))
             .map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
-    match arguments.cluster {
-        true => run_all::<cluster::Stats>(&arguments),
-        false => run_all::<quipu_sim::Stats>(&arguments),
+    match (arguments.cluster, arguments.kinds) {
+        (true, _) => run_all::<cluster::Stats>(&arguments),
+        (_, true) => run_all::<kinds::Stats>(&arguments),
+        _ => run_all::<quipu_sim::Stats>(&arguments),
     }
 }
 

@@ -261,6 +261,7 @@ impl Workload {
             saturate: random.random_ratio(1, 5),
             ttl_ms: (self.config.expires && random.random_ratio(1, 4)).then(|| random.random_range(1..3_000)),
             disabled: random.random_ratio(1, 6),
+            ..Policy::default()
         };
         (pattern, Some(policy))
     }

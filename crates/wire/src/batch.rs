@@ -12,21 +12,30 @@
 //!             5 set: value:z expiry condition      6 reset: condition
 //!             7 delete: condition                  8 expire: expiry when:1
 //!             9 count                             10 clear
+//!            11 observe: hashes                   12 join: sketch
+//!            13 replace: sketch expiry condition  14 acquire: frame amount:z soft:1 (0 | 1 limit:z)
+//!            15 reserve: as 4, ttl_ms:v           16 end: birth:v number:v (0 void | 1 commit | 2 commit amount:z)
+//!            17 overwrite: as 5
 //! condition := 0 always | 1 exists | 2 absent | 3 version:v | 4 birth:v version:v
 //! expiry   := 0 keep | 1 clear | 2 in:v | 3 at:v | 4 in:v if none | 5 at:v if none
 //! when     := 0 always, 1 none, 2 some, 3 later, 4 earlier, 5 some and later, 6 some and earlier
 //! group    := kind:1 start:v end:v argument*        0 atomic | 1 session: producer epoch:v sequence:v | 2 guard: until:v
 //! replies  := count:v reply*
-//! reply    := flags:1 refusal:1 previous:z applied:z cell      flags: 1 duplicate, 2 existed, 4 exists
-//! key, id, producer := length:v bytes
+//! reply    := flags:1 refusal:1 previous:z applied:z cell [detail]   flags: 1 duplicate, 2 existed, 4 exists, 8 detail; from 16 on the kind
+//! detail   := 0 body (0 | 1 frame) | 1 used:z limit:z reset_ms:v | 2 number:v expires_at_ms:v | 3 exact:1
+//! key, id, producer, hashes, sketch, frame, body := length:v bytes
 //! ```
 //! Numbers, cells and refusals are coded as in [`crate::entry`].
 
+use std::sync::Arc;
+
 use quipu_counting::action::{Expire, Set};
 use quipu_counting::batch::RequestId;
+use quipu_counting::body::{put_frame, read_frame};
+use quipu_counting::bytes::Bytes;
 use quipu_counting::{
-    Action, Add, Batch, Condition, ExpireWhen, Expiry, Group, GroupKind, ID_BYTES_MAX, KEY_BYTES_MAX, Reply,
-    Request,
+    Acquire, Action, Add, Batch, Body, Condition, Detail, Ending, ExpireWhen, Expiry, Group, GroupKind,
+    ID_BYTES_MAX, KEY_BYTES_MAX, Kind, Reply, Request,
 };
 
 use crate::entry::{
@@ -34,6 +43,8 @@ use crate::entry::{
 };
 
 const HAS_ID: u8 = 0x80;
+/// The most bytes that belong to one request: as many items as a batch may have in all.
+const PAYLOAD_BYTES_MAX: usize = 1 << 20;
 
 /// Appends a batch, without replies.
 pub fn put_batch(out: &mut Vec<u8>, batch: &Batch) {
@@ -71,11 +82,16 @@ pub fn put_replies(out: &mut Vec<u8>, replies: &[Reply]) {
     put_varint(out, replies.len() as u64);
     for reply in replies {
         let bit = |condition: bool, bit: u8| if condition { bit } else { 0 };
-        out.push(bit(reply.duplicate, 1) | bit(reply.existed, 2) | bit(reply.exists, 4));
+        let detail = bit(reply.detail.is_some(), 8);
+        let kind = (reply.kind as u8) << 4;
+        out.push(bit(reply.duplicate, 1) | bit(reply.existed, 2) | bit(reply.exists, 4) | detail | kind);
         put_refusal(out, reply.refusal);
         put_zigzag(out, reply.previous);
         put_zigzag(out, reply.applied);
         put_cell(out, &reply.cell);
+        if let Some(detail) = &reply.detail {
+            put_detail(out, detail);
+        }
     }
 }
 
@@ -85,9 +101,9 @@ pub fn read_replies(reader: &mut Reader<'_>) -> Result<Vec<Reply>, Malformed> {
     let mut replies = Vec::with_capacity(count);
     for _ in 0..count {
         let flags = reader.byte()?;
-        if flags >= 8 {
+        let Some((kind, _)) = Kind::ALL.get(usize::from(flags >> 4)) else {
             return Err(Malformed("unknown reply flag; sent by a newer version?"));
-        }
+        };
         replies.push(Reply {
             duplicate: flags & 1 != 0,
             existed: flags & 2 != 0,
@@ -96,9 +112,63 @@ pub fn read_replies(reader: &mut Reader<'_>) -> Result<Vec<Reply>, Malformed> {
             previous: reader.zigzag()?,
             applied: reader.zigzag()?,
             cell: reader.cell()?,
+            kind: *kind,
+            detail: if flags & 8 != 0 { Some(Arc::new(read_detail(reader)?)) } else { None },
         });
     }
     Ok(replies)
+}
+
+fn put_detail(out: &mut Vec<u8>, detail: &Detail) {
+    match detail {
+        Detail::Body(body, frame) => {
+            out.push(0);
+            let mut bytes = Vec::new();
+            body.put(&mut bytes);
+            put_bytes(out, &bytes);
+            out.push(u8::from(frame.is_some()));
+            if let Some(frame) = frame {
+                bytes.clear();
+                put_frame(&mut bytes, frame);
+                put_bytes(out, &bytes);
+            }
+        }
+        Detail::Quota { used, limit, reset_ms } => {
+            out.push(1);
+            put_zigzag(out, *used);
+            put_zigzag(out, *limit);
+            put_varint(out, *reset_ms);
+        }
+        Detail::Hold { number, expires_at_ms } => {
+            out.push(2);
+            put_varint(out, *number);
+            put_varint(out, *expires_at_ms);
+        }
+        Detail::Seen { is_exact } => {
+            out.push(3);
+            out.push(u8::from(*is_exact));
+        }
+    }
+}
+
+fn read_detail(reader: &mut Reader<'_>) -> Result<Detail, Malformed> {
+    Ok(match reader.byte()? {
+        0 => {
+            let body = Body::read(reader.bytes()?).ok_or(Malformed("body of a counter"))?;
+            let frame = match reader.flag()? {
+                true => {
+                    let frame = read_frame(&mut Bytes::new(reader.bytes()?));
+                    Some(frame.ok_or(Malformed("how time is cut"))?)
+                }
+                false => None,
+            };
+            Detail::Body(Arc::new(body), frame)
+        }
+        1 => Detail::Quota { used: reader.zigzag()?, limit: reader.zigzag()?, reset_ms: reader.varint()? },
+        2 => Detail::Hold { number: reader.varint()?, expires_at_ms: reader.varint()? },
+        3 => Detail::Seen { is_exact: reader.flag()? },
+        _ => return Err(Malformed("unknown detail of a reply; sent by a newer version?")),
+    })
 }
 
 fn put_request(out: &mut Vec<u8>, batch: &Batch, request: &Request) {
@@ -114,6 +184,13 @@ fn put_request(out: &mut Vec<u8>, batch: &Batch, request: &Request) {
         Action::Expire(_) => 8,
         Action::Count => 9,
         Action::Clear => 10,
+        Action::Observe { .. } => 11,
+        Action::Join { .. } => 12,
+        Action::Replace { .. } => 13,
+        Action::Acquire(_) => 14,
+        Action::Reserve(..) => 15,
+        Action::End { .. } => 16,
+        Action::Overwrite(_) => 17,
     };
     out.push(if request.id.is_some() { verb | HAS_ID } else { verb });
     put_bytes(out, batch.bytes(request.key));
@@ -121,8 +198,11 @@ fn put_request(out: &mut Vec<u8>, batch: &Batch, request: &Request) {
         put_bytes(out, batch.bytes(span));
         put_varint(out, u64::from(index));
     }
+    if let Some(payload) = request.action.payload() {
+        put_bytes(out, batch.bytes(payload));
+    }
     match request.action {
-        Action::Read | Action::Count | Action::Clear => {}
+        Action::Read | Action::Count | Action::Clear | Action::Observe { .. } | Action::Join { .. } => {}
         Action::Check(condition) | Action::Reset(condition) | Action::Delete(condition) => {
             put_condition(out, condition);
         }
@@ -130,14 +210,39 @@ fn put_request(out: &mut Vec<u8>, batch: &Batch, request: &Request) {
         Action::Add(add) => {
             put_zigzag(out, add.delta);
             if verb == 4 {
-                put_zigzag(out, add.min);
-                put_zigzag(out, add.max);
-                out.push(u8::from(add.saturate));
-                put_expiry(out, add.expiry);
-                put_condition(out, add.condition);
+                put_guards(out, &add);
             }
         }
-        Action::Set(set) => {
+        Action::Reserve(add, ttl_ms) => {
+            put_zigzag(out, add.delta);
+            put_guards(out, &add);
+            put_varint(out, ttl_ms);
+        }
+        Action::Replace { expiry, condition, .. } => {
+            put_expiry(out, expiry);
+            put_condition(out, condition);
+        }
+        Action::Acquire(acquire) => {
+            put_zigzag(out, acquire.amount);
+            out.push(u8::from(acquire.is_soft));
+            out.push(u8::from(acquire.limit.is_some()));
+            if let Some(limit) = acquire.limit {
+                put_zigzag(out, limit);
+            }
+        }
+        Action::End { birth, number, ending } => {
+            put_varint(out, birth);
+            put_varint(out, number);
+            match ending {
+                Ending::Void => out.push(0),
+                Ending::Commit(None) => out.push(1),
+                Ending::Commit(Some(amount)) => {
+                    out.push(2);
+                    put_zigzag(out, amount);
+                }
+            }
+        }
+        Action::Set(set) | Action::Overwrite(set) => {
             put_zigzag(out, set.value);
             put_expiry(out, set.expiry);
             put_condition(out, set.condition);
@@ -147,6 +252,38 @@ fn put_request(out: &mut Vec<u8>, batch: &Batch, request: &Request) {
             out.push(expire.when as u8);
         }
     }
+}
+
+fn put_guards(out: &mut Vec<u8>, add: &Add) {
+    put_zigzag(out, add.min);
+    put_zigzag(out, add.max);
+    out.push(u8::from(add.saturate));
+    put_expiry(out, add.expiry);
+    put_condition(out, add.condition);
+}
+
+fn read_guarded(reader: &mut Reader<'_>) -> Result<Add, Malformed> {
+    Ok(Add {
+        delta: reader.zigzag()?,
+        min: reader.zigzag()?,
+        max: reader.zigzag()?,
+        saturate: reader.flag()?,
+        expiry: read_expiry(reader)?,
+        condition: read_condition(reader)?,
+    })
+}
+
+fn read_set(reader: &mut Reader<'_>) -> Result<Set, Malformed> {
+    Ok(Set { value: reader.zigzag()?, expiry: read_expiry(reader)?, condition: read_condition(reader)? })
+}
+
+fn read_ending(reader: &mut Reader<'_>) -> Result<Ending, Malformed> {
+    Ok(match reader.byte()? {
+        0 => Ending::Void,
+        1 => Ending::Commit(None),
+        2 => Ending::Commit(Some(reader.zigzag()?)),
+        _ => return Err(Malformed("unknown ending of a hold; sent by a newer version?")),
+    })
 }
 
 fn read_request(reader: &mut Reader<'_>, batch: &mut Batch) -> Result<(), Malformed> {
@@ -164,24 +301,31 @@ fn read_request(reader: &mut Reader<'_>, batch: &mut Batch) -> Result<(), Malfor
         1 => Action::Check(read_condition(reader)?),
         2 => Action::Add(Add::plain(1)),
         3 => Action::Add(Add::plain(reader.zigzag()?)),
-        4 => Action::Add(Add {
-            delta: reader.zigzag()?,
-            min: reader.zigzag()?,
-            max: reader.zigzag()?,
-            saturate: reader.flag()?,
-            expiry: read_expiry(reader)?,
-            condition: read_condition(reader)?,
-        }),
-        5 => Action::Set(Set {
-            value: reader.zigzag()?,
-            expiry: read_expiry(reader)?,
-            condition: read_condition(reader)?,
-        }),
+        4 => Action::Add(read_guarded(reader)?),
+        5 => Action::Set(read_set(reader)?),
+        17 => Action::Overwrite(read_set(reader)?),
         6 => Action::Reset(read_condition(reader)?),
         7 => Action::Delete(read_condition(reader)?),
         8 => Action::Expire(Expire { expiry: read_expiry(reader)?, when: read_when(reader)? }),
         9 => Action::Count,
         10 => Action::Clear,
+        11 => Action::Observe { items: batch.intern(reader.bytes_up_to(PAYLOAD_BYTES_MAX)?) },
+        12 => Action::Join { sketch: batch.intern(reader.bytes_up_to(PAYLOAD_BYTES_MAX)?) },
+        13 => {
+            let sketch = batch.intern(reader.bytes_up_to(PAYLOAD_BYTES_MAX)?);
+            Action::Replace { sketch, expiry: read_expiry(reader)?, condition: read_condition(reader)? }
+        }
+        14 => {
+            let frame = batch.intern(reader.bytes_up_to(PAYLOAD_BYTES_MAX)?);
+            let (amount, is_soft) = (reader.zigzag()?, reader.flag()?);
+            let limit = if reader.flag()? { Some(reader.zigzag()?) } else { None };
+            Action::Acquire(Acquire { amount, limit, frame, is_soft })
+        }
+        15 => Action::Reserve(read_guarded(reader)?, reader.varint()?),
+        16 => {
+            let (birth, number) = (reader.varint()?, reader.varint()?);
+            Action::End { birth, number, ending: read_ending(reader)? }
+        }
         _ => return Err(Malformed("unknown verb; sent by a newer version?")),
     };
     if key.is_empty() != action.is_global() {

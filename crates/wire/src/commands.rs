@@ -93,6 +93,7 @@ bits! {
         READ = "@read",
         WRITE = "@write",
         STRING = "@string",
+        HYPERLOGLOG = "@hyperloglog",
         ADMIN = "@admin",
         FAST = "@fast",
         SLOW = "@slow",

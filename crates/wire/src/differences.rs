@@ -57,6 +57,18 @@ pub static DIFFERENCES: &[Difference] = &[
         example: &["MULTI", "KEYS *", "SET a 1", "EXEC"],
     },
     Difference {
+        name: "PFMERGE in transactions",
+        here: "PFMERGE is refused in a transaction.",
+        reason: "It reads before it writes, maybe at other nodes.",
+        example: &["MULTI", "PFMERGE a b"],
+    },
+    Difference {
+        name: "no counts in sketches",
+        here: "PFCOUNT leaves the sketch as it is; Redis keeps the number it has counted in bytes 8 to 15 of it, where GET shows it.",
+        reason: "Looking changes nothing.",
+        example: &["PFADD a b", "PFCOUNT a", "GET a"],
+    },
+    Difference {
         name: "settings",
         here: "CONFIG knows the settings that clients ask for; of these, only maxclients and timeout can be changed.",
         reason: "Settings belong to whoever starts the server: `quipu config show`.",

@@ -14,12 +14,11 @@
 //!           11000000 i8              integer of 8 bits
 //!           11000001 i16             integer of 16 bits, little-endian
 //!           11000010 i32             integer of 32 bits, little-endian
-//!           11000011 ...             compressed; only longer strings than any integer are
+//!           11000011 n m bytes       compressed by LZF: n bytes, of a string of m; n and m as lengths above
 //! ```
 //!
-//! Redis writes an integer in the shortest of the three integer forms, and as text where it does not fit 32 bits.
-
-use crate::number::parse_i64;
+//! Redis writes an integer in the shortest of the three integer forms, and as text where it does not fit 32 bits. The sketch of a counter of
+//! uniques is a string, which Redis compresses where that pays, and we do not.
 
 /// The version that is written: that of Redis 7.0, which later ones read.
 const VERSION: u16 = 10;
@@ -29,7 +28,7 @@ const VERSION_MAX: u16 = 12;
 const FOOTER_BYTES: usize = 10;
 /// The type of strings.
 const STRING: u8 = 0;
-/// The longest payload that is looked at. No integer has a longer one, but kinds of counters to come may.
+/// The longest payload that is looked at, and the longest string in one: a sketch is far shorter.
 const PAYLOAD_BYTES_MAX: usize = 64 * 1024;
 
 /// Why a payload was refused.
@@ -38,7 +37,7 @@ pub enum DumpError {
     /// Its version is newer than this, or its checksum is wrong.
     Footer,
     /// It is whole, but not the value of a counter.
-    NotAnInteger,
+    NotAString,
     /// It is whole and yet no value at all.
     Malformed,
 }
@@ -63,15 +62,44 @@ pub fn write_integer(out: &mut Vec<u8>, value: i64) {
         out.push(digits.len() as u8);
         out.extend_from_slice(digits);
     }
+    seal(out, start);
+}
+
+/// Appends the payload of a string.
+pub fn write_string(out: &mut Vec<u8>, text: &[u8]) {
+    let start = out.len();
+    out.push(STRING);
+    match text.len() {
+        length @ 0..0x40 => out.push(length as u8),
+        length @ 0x40..0x4000 => out.extend([0x40 | (length >> 8) as u8, length as u8]),
+        length => {
+            out.push(0x80);
+            out.extend((length as u32).to_be_bytes());
+        }
+    }
+    out.extend_from_slice(text);
+    seal(out, start);
+}
+
+fn seal(out: &mut Vec<u8>, start: usize) {
     out.extend(VERSION.to_le_bytes());
     out.extend(crc64(&out[start..]).to_le_bytes());
 }
 
-/// The integer in a payload.
-pub fn read_integer(payload: &[u8]) -> Result<i64, DumpError> {
+/// What a payload holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// An integer in one of its forms.
+    Integer(i64),
+    /// Text, which may be an integer or a sketch.
+    Text(Vec<u8>),
+}
+
+/// The value in a payload.
+pub fn read_value(payload: &[u8]) -> Result<Value, DumpError> {
     let footer = payload.len().checked_sub(FOOTER_BYTES).ok_or(DumpError::Footer)?;
     if payload.len() > PAYLOAD_BYTES_MAX {
-        return Err(DumpError::NotAnInteger);
+        return Err(DumpError::NotAString);
     }
     let (value, footer) = payload.split_at(footer);
     let (version, checksum) = footer.split_at(2);
@@ -82,25 +110,68 @@ pub fn read_integer(payload: &[u8]) -> Result<i64, DumpError> {
     match value {
         [STRING, string @ ..] => read_string(string),
         [] => Err(DumpError::Malformed),
-        _ => Err(DumpError::NotAnInteger),
+        _ => Err(DumpError::NotAString),
     }
 }
 
 /// What comes behind the string is ignored, as Redis does.
-fn read_string(string: &[u8]) -> Result<i64, DumpError> {
-    let (length, rest) = match *string {
-        [0xc0, value, ..] => return Ok(i64::from(value as i8)),
-        [0xc1, a, b, ..] => return Ok(i16::from_le_bytes([a, b]).into()),
-        [0xc2, a, b, c, d, ..] => return Ok(i32::from_le_bytes([a, b, c, d]).into()),
-        [0xc3, ..] => return Err(DumpError::NotAnInteger),
-        [first @ 0..0x40, ..] => (u64::from(first), &string[1..]),
-        [first @ 0x40..0x80, second, ..] => (u64::from(first & 0x3f) << 8 | u64::from(second), &string[2..]),
-        [0x80, a, b, c, d, ..] => (u32::from_be_bytes([a, b, c, d]).into(), &string[5..]),
-        [0x81, a, b, c, d, e, f, g, h, ..] => (u64::from_be_bytes([a, b, c, d, e, f, g, h]), &string[9..]),
+fn read_string(string: &[u8]) -> Result<Value, DumpError> {
+    Ok(match *string {
+        [0xc0, value, ..] => Value::Integer(i64::from(value as i8)),
+        [0xc1, a, b, ..] => Value::Integer(i16::from_le_bytes([a, b]).into()),
+        [0xc2, a, b, c, d, ..] => Value::Integer(i32::from_le_bytes([a, b, c, d]).into()),
+        [0xc3, ref rest @ ..] => {
+            let (packed, rest) = read_length(rest)?;
+            let (length, rest) = read_length(rest)?;
+            if length > PAYLOAD_BYTES_MAX {
+                return Err(DumpError::NotAString);
+            }
+            let packed = rest.get(..packed).ok_or(DumpError::Malformed)?;
+            Value::Text(unpack(packed, length).ok_or(DumpError::Malformed)?)
+        }
+        _ => {
+            let (length, rest) = read_length(string)?;
+            Value::Text(rest.get(..length).ok_or(DumpError::Malformed)?.to_vec())
+        }
+    })
+}
+
+fn read_length(bytes: &[u8]) -> Result<(usize, &[u8]), DumpError> {
+    let (length, rest) = match *bytes {
+        [first @ 0..0x40, ref rest @ ..] => (u64::from(first), rest),
+        [first @ 0x40..0x80, second, ref rest @ ..] => {
+            (u64::from(first & 0x3f) << 8 | u64::from(second), rest)
+        }
+        [0x80, a, b, c, d, ref rest @ ..] => (u32::from_be_bytes([a, b, c, d]).into(), rest),
+        [0x81, a, b, c, d, e, f, g, h, ref rest @ ..] => (u64::from_be_bytes([a, b, c, d, e, f, g, h]), rest),
         _ => return Err(DumpError::Malformed),
     };
-    let text = usize::try_from(length).ok().and_then(|length| rest.get(..length));
-    parse_i64(text.ok_or(DumpError::Malformed)?).ok_or(DumpError::NotAnInteger)
+    Ok((usize::try_from(length).map_err(|_| DumpError::Malformed)?, rest))
+}
+
+/// What LZF packed: runs of bytes as they are, and repetitions of what came before.
+fn unpack(packed: &[u8], length: usize) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(length);
+    let mut bytes = packed.iter().copied();
+    while let Some(control) = bytes.next() {
+        let (kind, low) = (usize::from(control >> 5), usize::from(control & 0x1f));
+        if kind == 0 {
+            for _ in 0..=low {
+                out.push(bytes.next()?);
+            }
+        } else {
+            let more = if kind == 7 { usize::from(bytes.next()?) } else { 0 };
+            let back = (low << 8) + usize::from(bytes.next()?) + 1;
+            let from = out.len().checked_sub(back)?;
+            for at in from..from + kind + more + 2 {
+                out.push(out[at]);
+            }
+        }
+        if out.len() > length {
+            return None;
+        }
+    }
+    (out.len() == length).then_some(out)
 }
 
 /// The polynomial of Jones, its bits reversed.
@@ -130,13 +201,21 @@ fn crc64(bytes: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{DumpError, crc64, read_integer, write_integer};
+    use super::{DumpError, Value, crc64, read_value, write_integer, write_string};
+    use crate::number::parse_i64;
     use proptest::prelude::*;
 
     fn dump(value: i64) -> Vec<u8> {
         let mut payload = Vec::new();
         write_integer(&mut payload, value);
         payload
+    }
+
+    fn read_integer(payload: &[u8]) -> Result<i64, DumpError> {
+        match read_value(payload)? {
+            Value::Integer(value) => Ok(value),
+            Value::Text(text) => parse_i64(&text).ok_or(DumpError::NotAString),
+        }
     }
 
     /// A payload with this content, whole.
@@ -153,7 +232,7 @@ mod tests {
 
     #[test]
     fn every_form_is_read() {
-        use DumpError::{Malformed, NotAnInteger};
+        use DumpError::{Malformed, NotAString};
         let cases: &[(&[u8], Result<i64, DumpError>)] = &[
             (b"\0\xc0\x05", Ok(5)),
             (b"\0\xc0\xff", Ok(-1)),
@@ -164,11 +243,15 @@ mod tests {
             (b"\0\x80\0\0\0\x03123", Ok(123)),
             (b"\0\x81\0\0\0\0\0\0\0\x03123", Ok(123)),
             (b"\0\x03123 and more", Ok(123)),
-            (b"\0\x03abc", Err(NotAnInteger)),
-            (b"\0\x0301 ", Err(NotAnInteger)),
-            (b"\0\x00", Err(NotAnInteger)),
-            (b"\0\xc3\x05\x20abcde", Err(NotAnInteger)),
-            (b"\x02\x01\x01a", Err(NotAnInteger)),
+            (b"\0\x03abc", Err(NotAString)),
+            (b"\0\x0301 ", Err(NotAString)),
+            (b"\0\x00", Err(NotAString)),
+            (b"\0\xc3\x03\x02\x0177", Ok(77)),
+            (b"\0\xc3\x05\x07\x001\x60\x00\x00", Err(Malformed)),
+            (b"\0\xc3\x04\x06\x001\x60\x00", Ok(111_111)),
+            (b"\0\xc3\x02\x20\x20\x00", Err(Malformed)),
+            (b"\0\xc3\x05\x20abcde", Err(Malformed)),
+            (b"\x02\x01\x01a", Err(NotAString)),
             (b"", Err(Malformed)),
             (b"\0", Err(Malformed)),
             (b"\0\x04123", Err(Malformed)),
@@ -199,6 +282,16 @@ mod tests {
         fn what_was_written_reads_back(value: i64, shift in 0..64u32) {
             for value in [value, value >> shift] {
                 prop_assert_eq!(read_integer(&dump(value)), Ok(value));
+            }
+        }
+
+        #[test]
+        fn text_reads_back(text: Vec<u8>, times in 1..400usize) {
+            let text = text.repeat(times);
+            let mut payload = Vec::new();
+            write_string(&mut payload, &text);
+            if payload.len() <= super::PAYLOAD_BYTES_MAX {
+                prop_assert_eq!(read_value(&payload), Ok(Value::Text(text)));
             }
         }
 

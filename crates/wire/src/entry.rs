@@ -20,22 +20,30 @@
 //!           | 0x0c id:v delta:z identity:16   add under a request id: the addition of exactly this, with no bounds and
 //!                                      conditions, which is remembered with its outcome at the section's time
 //!           | 0x0d id:v times:v delta:z  add so many times, delta in all: version + times
-//! key      := length:v bytes          producer, pattern: the same
+//!           | 0x0e id:v cell events    put, and the body changes by these events (see `quipu_counting::body`)
+//!           | 0x0f id:v key cell       define: as 0x02, of a counter with a body, which is in the checkpoint or known already
+//! key      := length:v bytes          producer, pattern, events: the same
 //! cell     := value:z version:v updated_at_ms:v birth:v expires:v
 //!             (expires: 0 for never, else 1 + expires_at_ms)
 //! remembered := identity:16 fingerprint:8 at_ms:v outcome
 //! outcome  := flags:1 value:z change:z version:v birth:v      (change: value minus previous, wrapping)
 //!             (flags: bits 0-5 refusal number, bit 6 existed, bit 7 exists)
 //! session  := epoch:v sequence:v refusal:1
-//! policy   := flags:1 [min:z] [max:z] [ttl_ms:v]
-//!             (flags: 1 min, 2 max, 4 ttl, 8 saturate, 16 disabled)
+//! policy   := flags:1 [min:z] [max:z] [ttl_ms:v] [kind:1] [frame keep_ms:v] [limit:z] [history]
+//!             (flags: 1 min, 2 max, 4 ttl, 8 saturate, 16 disabled, 32 kind, 64 window, 128 limit; of kind, bit 7: soft, bit 6: history)
+//! history  := minutes_ms:v hours_ms:v days_ms:v
 //! v = unsigned LEB128, z = zigzag LEB128; fixed numbers little-endian
 //! ```
 //!
 //! `sequence` is the partition's after the section. Ids are local to one partition. They are not request ids but
 //! record numbers of the process that wrote them, defined again after every checkpoint and when a record has moved.
 
-use quipu_counting::{Cell, Identity, KEY_BYTES_MAX, NEVER, Outcome, Policy, Refusal, Remembered, Session};
+use quipu_counting::body::{Keeping, put_frame, put_retention, read_frame};
+use quipu_counting::bytes::Bytes;
+use quipu_counting::series::Retention;
+use quipu_counting::{
+    Cell, Identity, KEY_BYTES_MAX, Kind, NEVER, Outcome, Policy, Refusal, Remembered, Session,
+};
 
 /// The bytes are not what this version writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -65,6 +73,8 @@ pub enum Effect<'a> {
         key: &'a [u8],
         /// Its cell before what follows, if it exists.
         cell: Option<Cell>,
+        /// Whether it has a body.
+        has_body: bool,
     },
     /// The most frequent change in its shortest form.
     Add {
@@ -81,6 +91,15 @@ pub enum Effect<'a> {
         id: u32,
         /// The cell.
         cell: Cell,
+    },
+    /// The cell is now this, and its body changed.
+    PutWhole {
+        /// The id.
+        id: u32,
+        /// The cell.
+        cell: Cell,
+        /// How the body changed.
+        events: &'a [u8],
     },
     /// The cell no longer exists.
     Remove {
@@ -129,14 +148,20 @@ pub fn put_section(out: &mut Vec<u8>, partition: u16, time_ms: u64, sequence: u6
 pub const SECTION_HEADER_BYTES_MAX: usize = 3 + 10 + 10 + 10;
 /// The most bytes the effects of one request take, beside its key: define, put and remember.
 pub const EFFECTS_BYTES_MAX: usize =
-    (1 + 5 + 2 + CELL_BYTES_MAX) + (1 + 5 + CELL_BYTES_MAX) + (1 + REMEMBERED_BYTES_MAX);
+    (1 + 5 + 2 + CELL_BYTES_MAX) + (1 + 5 + CELL_BYTES_MAX) + (1 + REMEMBERED_BYTES_MAX) + EVENTS_BYTES_MAX;
+/// The most bytes the events of one request take, beside the bytes that belong to the request.
+const EVENTS_BYTES_MAX: usize = 192;
 const CELL_BYTES_MAX: usize = 5 * 10;
 /// The most bytes a remembered id takes.
 pub const REMEMBERED_BYTES_MAX: usize = 16 + 8 + 10 + 1 + 4 * 10;
 
 /// Appends a define.
-pub fn put_define(out: &mut Vec<u8>, id: u32, key: &[u8], cell: Option<&Cell>) {
-    out.push(if cell.is_some() { 0x02 } else { 0x01 });
+pub fn put_define(out: &mut Vec<u8>, id: u32, key: &[u8], cell: Option<&Cell>, has_body: bool) {
+    out.push(match (cell, has_body) {
+        (None, _) => 0x01,
+        (Some(_), false) => 0x02,
+        (Some(_), true) => 0x0f,
+    });
     put_varint(out, u64::from(id));
     put_bytes(out, key);
     if let Some(cell) = cell {
@@ -182,6 +207,14 @@ pub fn put_put(out: &mut Vec<u8>, id: u32, cell: Option<&Cell>) {
     if let Some(cell) = cell {
         put_cell(out, cell);
     }
+}
+
+/// Appends a put with events of the body.
+pub fn put_whole(out: &mut Vec<u8>, id: u32, cell: &Cell, events: &[u8]) {
+    out.push(0x0e);
+    put_varint(out, u64::from(id));
+    put_cell(out, cell);
+    put_bytes(out, events);
 }
 
 /// Appends a remembered id.
@@ -254,14 +287,14 @@ impl<'a> Section<'a> {
 fn read_effect<'a>(reader: &mut Reader<'a>) -> Result<Effect<'a>, Malformed> {
     let tag = reader.byte()?;
     Ok(match tag {
-        0x01 | 0x02 => {
+        0x01 | 0x02 | 0x0f => {
             let id = reader.id()?;
             let key = reader.bytes()?;
             if key.is_empty() || key.len() > KEY_BYTES_MAX {
                 return Err(Malformed("key length"));
             }
-            let cell = if tag == 0x02 { Some(reader.cell()?) } else { None };
-            Effect::Define { id, key, cell }
+            let cell = if tag == 0x01 { None } else { Some(reader.cell()?) };
+            Effect::Define { id, key, cell, has_body: tag == 0x0f }
         }
         0x03 => Effect::Add { id: reader.id()?, delta: 1, times: 1 },
         0x04 => Effect::Add { id: reader.id()?, delta: reader.zigzag()?, times: 1 },
@@ -280,6 +313,7 @@ fn read_effect<'a>(reader: &mut Reader<'a>) -> Result<Effect<'a>, Malformed> {
             delta: reader.zigzag()?,
             identity: Identity::from_le_bytes(reader.array()?),
         },
+        0x0e => Effect::PutWhole { id: reader.id()?, cell: reader.cell()?, events: reader.bytes()? },
         0x0d => Effect::Add { id: reader.id()?, times: reader.varint()?, delta: reader.zigzag()? },
         _ => return Err(Malformed("unknown effect; written by a newer version?")),
     })
@@ -328,12 +362,16 @@ pub fn put_refusal(out: &mut Vec<u8>, refusal: Option<Refusal>) {
 /// Appends a policy.
 pub fn put_policy_value(out: &mut Vec<u8>, policy: &Policy) {
     let bit = |condition: bool, bit: u8| if condition { bit } else { 0 };
+    let has_kind = policy.kind.is_some() || policy.soft || policy.history.is_some();
     out.push(
         bit(policy.min.is_some(), 1)
             | bit(policy.max.is_some(), 2)
             | bit(policy.ttl_ms.is_some(), 4)
             | bit(policy.saturate, 8)
-            | bit(policy.disabled, 16),
+            | bit(policy.disabled, 16)
+            | bit(has_kind, 32)
+            | bit(policy.window.is_some(), 64)
+            | bit(policy.limit.is_some(), 128),
     );
     if let Some(min) = policy.min {
         put_zigzag(out, min);
@@ -344,7 +382,26 @@ pub fn put_policy_value(out: &mut Vec<u8>, policy: &Policy) {
     if let Some(ttl_ms) = policy.ttl_ms {
         put_varint(out, ttl_ms);
     }
+    if has_kind {
+        let kind = policy.kind.map_or(0, |kind| 1 + kind as u8);
+        out.push(kind | bit(policy.soft, POLICY_SOFT) | bit(policy.history.is_some(), POLICY_HISTORY));
+    }
+    if let Some(keeping) = &policy.window {
+        let mut frame = Vec::new();
+        put_frame(&mut frame, &keeping.frame);
+        put_bytes(out, &frame);
+        put_varint(out, keeping.keep_ms);
+    }
+    if let Some(limit) = policy.limit {
+        put_zigzag(out, limit);
+    }
+    if let Some(history) = &policy.history {
+        put_retention(out, history);
+    }
 }
+
+const POLICY_SOFT: u8 = 0x80;
+const POLICY_HISTORY: u8 = 0x40;
 
 /// Appends bytes behind their length.
 pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
@@ -512,16 +569,39 @@ impl<'a> Reader<'a> {
     /// A policy.
     pub fn policy(&mut self) -> Result<Policy, Malformed> {
         let flags = self.byte()?;
-        if flags >= 32 {
-            return Err(Malformed("unknown policy field; written by a newer version?"));
-        }
-        Ok(Policy {
+        let mut policy = Policy {
             min: if flags & 1 != 0 { Some(self.zigzag()?) } else { None },
             max: if flags & 2 != 0 { Some(self.zigzag()?) } else { None },
             ttl_ms: if flags & 4 != 0 { Some(self.varint()?) } else { None },
             saturate: flags & 8 != 0,
             disabled: flags & 16 != 0,
-        })
+            ..Policy::default()
+        };
+        let mut has_history = false;
+        if flags & 32 != 0 {
+            let kind = self.byte()?;
+            policy.soft = kind & POLICY_SOFT != 0;
+            has_history = kind & POLICY_HISTORY != 0;
+            policy.kind = match usize::from(kind & !POLICY_SOFT & !POLICY_HISTORY) {
+                0 => None,
+                number => {
+                    let known = Kind::ALL.get(number - 1);
+                    Some(known.ok_or(Malformed("unknown kind of counter; written by a newer version?"))?.0)
+                }
+            };
+        }
+        if flags & 64 != 0 {
+            let frame = read_frame(&mut Bytes::new(self.bytes()?)).ok_or(Malformed("how time is cut"))?;
+            policy.window = Some(Keeping { frame, keep_ms: self.varint()? });
+        }
+        if flags & 128 != 0 {
+            policy.limit = Some(self.zigzag()?);
+        }
+        if has_history {
+            let (minutes_ms, hours_ms, days_ms) = (self.varint()?, self.varint()?, self.varint()?);
+            policy.history = Some(Retention { minutes_ms, hours_ms, days_ms });
+        }
+        Ok(policy)
     }
 }
 
@@ -537,6 +617,8 @@ pub fn read_refusal(number: u8) -> Result<Option<Refusal>, Malformed> {
 
 #[cfg(test)]
 mod tests {
+    use quipu_counting::window::Frame;
+
     use super::*;
 
     fn all_effects(key: &[u8]) -> Vec<Effect<'_>> {
@@ -553,11 +635,31 @@ mod tests {
         };
         let remembered =
             Remembered { identity: u128::MAX - 1, fingerprint: 77, at_ms: 1_700_000_000_000, outcome };
-        let policy =
-            Policy { min: Some(-1), max: Some(i64::MAX), saturate: true, ttl_ms: Some(5), disabled: true };
+        let policy = Policy {
+            min: Some(-1),
+            max: Some(i64::MAX),
+            saturate: true,
+            ttl_ms: Some(5),
+            disabled: true,
+            kind: Some(Kind::Window),
+            window: Some(Keeping {
+                frame: Frame::Sliding { span_ms: 60_000, bucket_ms: 1_000 },
+                keep_ms: 120_000,
+            }),
+            limit: Some(7),
+            soft: true,
+            history: Some(Retention { minutes_ms: 1, hours_ms: 2, days_ms: 3 }),
+        };
         vec![
-            Effect::Define { id: 1, key, cell: None },
-            Effect::Define { id: u32::MAX, key, cell: Some(Cell { expires_at_ms: 0, ..cell }) },
+            Effect::Define { id: 1, key, cell: None, has_body: false },
+            Effect::Define { id: 3, key, cell: Some(cell), has_body: true },
+            Effect::PutWhole { id: 3, cell, events: b"events" },
+            Effect::Define {
+                id: u32::MAX,
+                key,
+                cell: Some(Cell { expires_at_ms: 0, ..cell }),
+                has_body: false,
+            },
             Effect::Add { id: 1, delta: 1, times: 1 },
             Effect::Add { id: 300, delta: -1, times: 1 },
             Effect::Add { id: 300, delta: i64::MIN, times: u64::MAX },
@@ -574,7 +676,8 @@ mod tests {
 
     fn put(out: &mut Vec<u8>, effect: &Effect<'_>) {
         match effect {
-            Effect::Define { id, key, cell } => put_define(out, *id, key, cell.as_ref()),
+            Effect::Define { id, key, cell, has_body } => put_define(out, *id, key, cell.as_ref(), *has_body),
+            Effect::PutWhole { id, cell, events } => put_whole(out, *id, cell, events),
             Effect::Add { id, delta, times } => put_add(out, *id, *delta, *times),
             Effect::AddUnder { id, delta, identity } => put_add_under(out, *id, *delta, *identity),
             Effect::Put { id, cell } => put_put(out, *id, Some(cell)),

@@ -5,6 +5,8 @@
 //! |---|---|
 //! | [`request`] | client to server: bodies, read strictly (an unknown field is refused by name) |
 //! | [`reply`] | server to client: counters, changes, batches, policies |
+//! | [`hot`] | server to client: the keys that are asked for most |
+//! | [`unique`], [`quota`], [`hold`], [`buckets`], [`window`] | both: counters that are more than a sum |
 //! | [`problem`] | server to client: errors, as RFC 9457 problem details |
 //! | [`cursor`] | both: where a list goes on |
 //! | [`schema`] | what values look like, for `/openapi.json` |
@@ -14,12 +16,19 @@
 //! is repeated as text (`valueText`), and any number may be sent as text. A key is text (`counterKey`, `key`) if
 //! it is UTF-8, else `keyBase64`.
 
+pub mod buckets;
 pub mod cursor;
+pub mod history;
+pub mod hold;
+pub mod hot;
 pub mod problem;
+pub mod quota;
 pub mod reply;
 pub mod request;
 pub mod schema;
 pub mod timestamp;
+pub mod unique;
+pub mod window;
 
 /// Integers up to this size survive being read as a double.
 pub const EXACT_INTEGER_MAX: u64 = 1 << 53;

@@ -16,6 +16,7 @@ pub mod batch;
 pub mod commands;
 pub mod differences;
 pub mod dump;
+pub mod duration;
 pub mod entry;
 pub mod glob;
 pub mod json;

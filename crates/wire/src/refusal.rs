@@ -20,6 +20,7 @@
 //! | 9 | the disk is full |
 //! | 10 | outcome unknown: retry with the same request id |
 //! | 11 | counters on disk cannot be read: nothing was changed, retry later |
+//! | 15 | over quota: nothing was counted, more is free later |
 
 use quipu_counting::{Refusal, Unavailable};
 
@@ -56,6 +57,12 @@ pub const fn of_refusal(refusal: Refusal) -> &'static Presentation {
         Refusal::NoLeader => &NO_LEADER,
         Refusal::NoQuorum => &NO_QUORUM,
         Refusal::OutcomeUnknown => &OUTCOME_UNKNOWN,
+        Refusal::WrongKind => &WRONG_KIND,
+        Refusal::OverQuota => &OVER_QUOTA,
+        Refusal::NoLimit => &NO_LIMIT,
+        Refusal::HoldEnded => &HOLD_ENDED,
+        Refusal::BeyondHold => &BEYOND_HOLD,
+        Refusal::TooManyHolds => &TOO_MANY_HOLDS,
     }
 }
 
@@ -154,6 +161,31 @@ static NO_QUORUM: Presentation = row(
 );
 static OUTCOME_UNKNOWN: Presentation =
     row("UNAVAILABLE", "outcome unknown, retry with the same request id", false, 504, 10, true);
+
+static WRONG_KIND: Presentation = row(
+    "WRONGTYPE",
+    "the counter counts something else (sums, uniques, or sums by time), nothing was changed",
+    false,
+    409,
+    3,
+    false,
+);
+static OVER_QUOTA: Presentation =
+    row("QUOTA", "the limit leaves no room for it, nothing was counted", false, 429, 15, false);
+static NO_LIMIT: Presentation =
+    row("ERR", "no limit: give one, or store it in a policy, nothing was counted", false, 400, 2, false);
+static HOLD_ENDED: Presentation =
+    row("HOLD", "the hold was committed, voided or has expired, nothing was changed", false, 409, 4, false);
+static BEYOND_HOLD: Presentation =
+    row("HOLD", "that is more than the hold has set aside, nothing was changed", false, 409, 3, false);
+static TOO_MANY_HOLDS: Presentation = row(
+    "HOLD",
+    "the counter has as many holds as it can have; commit or void some, nothing was changed",
+    false,
+    409,
+    3,
+    false,
+);
 
 static FULL: Presentation = row("FULL", "", false, 503, 9, true);
 static FAILED: Presentation = row("UNAVAILABLE", "", false, 504, 10, true);

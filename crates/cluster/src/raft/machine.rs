@@ -89,7 +89,7 @@ pub struct Ties {
     /// The group ends: nothing more is carried out.
     pub is_over: AtomicBool,
     /// There was no room the last time it was needed.
-    is_full: AtomicBool,
+    pub is_full: AtomicBool,
     /// The state holds this for as long as it may carry something out.
     pub at_work: Arc<tokio::sync::Mutex<()>>,
 }
@@ -142,16 +142,16 @@ impl Machine {
         Ok(Machine { engine, partition, mark, ties, _at_work: at_work, is_fresh: true })
     }
 
-    /// Carries out the next entry. If it fails, nothing is done.
-    pub fn take(&mut self, entry: Entry) -> io::Result<Answer> {
+    /// Carries out the next entry. One that was asked for here is somebody's who waits for the answer. If it fails, nothing is done.
+    pub fn take(&mut self, entry: Entry, is_asked_here: bool) -> io::Result<Answer> {
         let mut mark = Mark { applied: Some(entry.log_id()), ..self.mark.clone() };
         if let EntryPayload::Membership(membership) = &entry.payload {
             mark.membership = StoredMembership::new(mark.applied, membership.clone());
         }
         let (from, to) = (self.mark.encode(), mark.encode());
-        let answer = self.carry_out(entry.payload.clone(), Step { from: &from, to: &to })?;
+        let answer = self.carry_out(entry.payload.clone(), Step { from: &from, to: &to }, is_asked_here)?;
         if std::mem::replace(&mut self.is_fresh, false) && is_planted(Plant::AppliesTwice) {
-            self.carry_out(entry.payload, Step { from: &to, to: &to })?;
+            self.carry_out(entry.payload, Step { from: &to, to: &to }, false)?;
         }
         self.mark = mark;
         Ok(answer)
@@ -161,6 +161,7 @@ impl Machine {
         &self,
         payload: EntryPayload<super::types::Command, u64, ()>,
         step: Step<'_>,
+        is_asked_here: bool,
     ) -> io::Result<Answer> {
         let partition = self.partition;
         let EntryPayload::Normal(command) = payload else {
@@ -170,7 +171,7 @@ impl Machine {
         let (time_ms, decoded) = command::decode(&command.0).map_err(malformed)?;
         match decoded {
             Decoded::Batch(mut batch) => {
-                match self.engine.apply(partition, &mut batch, time_ms, step) {
+                match self.engine.apply(partition, &mut batch, time_ms, step, is_asked_here) {
                     Ok(()) => return Ok(Answer { replies: batch.replies, refused: None }),
                     // All replicas say so alike. It should have been refused before, and must not end them.
                     Err(Unavailable::Unsupported(why)) => {
@@ -207,7 +208,7 @@ impl RaftStateMachine<Types> for Machine {
         while let Some((entry, responder)) = entries.try_next().await? {
             self.ties.check()?;
             let answer = loop {
-                let taken = self.take(entry.clone());
+                let taken = self.take(entry.clone(), responder.is_some());
                 if let Some(answer) = self.ties.unless_full(taken).await? {
                     break answer;
                 }

@@ -44,7 +44,16 @@ fn drive(steps: &[Step], mut observe: impl FnMut(&Decision)) {
         let stored: Option<Cell> = cells[key];
         let verdict = decide(stored, &action, &limits[key], now_ms, sequence);
         let (change, reply) = (verdict.change, verdict.reply);
-        observe(&Decision { key, action, limits: limits[key], now_ms, sequence, stored, change, reply });
+        observe(&Decision {
+            key,
+            action,
+            limits: limits[key],
+            now_ms,
+            sequence,
+            stored,
+            change,
+            reply: reply.clone(),
+        });
         match change {
             Change::Keep => {}
             Change::Put(cell) => cells[key] = Some(cell),

@@ -113,7 +113,7 @@ pub fn ask(world: &mut World, key: usize, action: &Action, limits: &Limits, now:
         (Action::Reset(_), Some(_)) if limits.floor > 0 => return refused(Refusal::BelowFloor),
         (Action::Reset(_), Some(_)) if limits.ceiling < 0 => return refused(Refusal::AboveCeiling),
         (Action::Reset(_), Some(counter)) => (0, counter.expires),
-        (Action::Count | Action::Clear, _) => unreachable!("not generated: these have no key"),
+        (other, _) => unreachable!("not generated: {other:?}"),
     };
     let (born, changes) = old.map_or((sequence, 0), |counter| (counter.born, counter.changes));
     let after = Naive { value, changes: changes + 1, changed_at: now, born, expires };

@@ -98,6 +98,7 @@ fn limits(edges: bool) -> impl Strategy<Value = Limits> {
             saturate,
             ttl_ms,
             disabled: disabled == 0,
+            is_for_whole: false,
         })
 }
 

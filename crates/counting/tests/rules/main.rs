@@ -7,8 +7,8 @@ mod bounds;
 mod expiry;
 
 use quipu_counting::{
-    Action, Add, Cell, Change, Condition, Expire, ExpireWhen, Expiry, Limits, NEVER, Refusal, Reply, Set,
-    Verdict, decide,
+    Action, Add, Cell, Change, Condition, Expire, ExpireWhen, Expiry, Kind, Limits, NEVER, Refusal, Reply,
+    Set, Verdict, decide,
 };
 
 const NOW: u64 = 1_000_000;
@@ -78,6 +78,8 @@ fn check(stored: Option<Cell>, action: Action, limits: Limits, expected: Expecte
         previous,
         applied: cell.value - previous,
         cell,
+        kind: Kind::Sum,
+        detail: None,
     };
     let verdict = match expected {
         Same => Verdict { change: Change::Keep, reply: Reply::state(before) },

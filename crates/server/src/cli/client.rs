@@ -2,7 +2,7 @@
 //!
 //! HTTP/1.0, because then no server may answer in chunks, and the end of the body is the end of the connection.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
@@ -19,6 +19,12 @@ const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~'
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long to wait for the reply; longer than any wait on the server's side.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
+/// The same where the server may have to look at every counter there is.
+const WALK_TIMEOUT: Duration = Duration::from_secs(600);
+/// How long a stream may be silent: some heartbeats of the server.
+const SILENCE_MAX: Duration = Duration::from_secs(45);
+/// The longest line of a stream or of a head.
+const LINE_BYTES_MAX: u64 = 64 << 10;
 /// The largest reply: a full batch of the longest keys stays below.
 const REPLY_BYTES_MAX: u64 = 64 << 20;
 /// Port of a server that is named without one.
@@ -57,6 +63,13 @@ impl Call<'_> {
         Call { method: "GET", path: path.into(), id: None, body: None }
     }
 
+    /// How long the reply may take.
+    fn reply_timeout(&self) -> Duration {
+        let path = self.path.split_once('?').map_or(&*self.path, |(path, _)| path);
+        let walks = path == "counters" || path.ends_with("/aggregate");
+        if walks { WALK_TIMEOUT } else { REPLY_TIMEOUT }
+    }
+
     /// Whether nothing changes, however often it is sent.
     fn only_reads(&self) -> bool {
         self.method == "GET" || self.path == "counters/batch-get"
@@ -88,13 +101,53 @@ impl Client {
 
     fn read<T: DeserializeOwned>(&self, call: &Call<'_>, status: u16, body: &[u8]) -> Result<T, Failure> {
         if !(200..300).contains(&status) {
-            let problem: Value = serde_json::from_slice(body).unwrap_or_default();
-            return Err(match problem["detail"].is_string() {
-                true => Failure::from_problem(status, &problem),
-                false => self.foreign(call, status),
-            });
+            return Err(self.refusal(call, status, body));
         }
         serde_json::from_slice(body).map_err(|_| self.foreign(call, status))
+    }
+
+    fn refusal(&self, call: &Call<'_>, status: u16, body: &[u8]) -> Failure {
+        let problem: Value = serde_json::from_slice(body).unwrap_or_default();
+        match problem["detail"].is_string() {
+            true => Failure::from_problem(status, &problem),
+            false => self.foreign(call, status),
+        }
+    }
+
+    /// Begins to read a reply without an end; `last_event` is the last that was heard of one before.
+    pub fn stream(&self, path: String, last_event: Option<&str>) -> Result<Lines, Failure> {
+        let address = address(&self.server).map_err(Failure::malformed)?;
+        let call = Call::get(path);
+        let mut head = format!("GET /api/v1/{} HTTP/1.0\r\nHost: {address}\r\n", call.path);
+        if let Some(id) = last_event {
+            head.push_str(&format!("Last-Event-ID: {id}\r\n"));
+        }
+        let mut stream = connect(&address).map_err(|error| self.unreached(&error))?;
+        let mut begin = || {
+            stream.set_read_timeout(Some(SILENCE_MAX))?;
+            stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
+            stream.write_all(format!("{head}\r\n").as_bytes())
+        };
+        let begun = begin();
+        let mut lines = Lines(BufReader::new(stream));
+        let first = begun.and_then(|()| lines.next());
+        let status = match &first {
+            Ok(Some(line)) if line.starts_with("HTTP/") => {
+                line.split(' ').nth(1).and_then(|it| it.parse().ok())
+            }
+            Ok(Some(_)) => return Err(self.not_http()),
+            _ if speaks_resp(&address) => return Err(self.not_http()),
+            _ => None,
+        };
+        let cut_off = || Failure::unreachable(format!("{}: the reply was cut off; try again", self.server));
+        let status: u16 = status.ok_or_else(cut_off)?;
+        while !lines.next().ok().flatten().ok_or_else(cut_off)?.is_empty() {}
+        if status == 200 {
+            return Ok(lines);
+        }
+        let mut body = Vec::new();
+        let _ = lines.0.take(LINE_BYTES_MAX).read_to_end(&mut body);
+        Err(self.refusal(&call, status, &body))
     }
 
     /// Somebody answered, but nobody we know. Behind a proxy that failed, a server may have done what was asked.
@@ -111,15 +164,9 @@ impl Client {
     fn exchange(&self, call: &Call<'_>) -> Result<(u16, Vec<u8>), Failure> {
         let address = address(&self.server).map_err(Failure::malformed)?;
         let request = request(&address, call)?;
-        let mut stream = connect(&address).map_err(|error| {
-            let why = system_words(&error);
-            Failure::unreachable(format!(
-                "cannot reach {}: {why}; is `quipu serve` running? {ELSEWHERE}",
-                self.server
-            ))
-        })?;
+        let mut stream = connect(&address).map_err(|error| self.unreached(&error))?;
         // From here on the server may have done what was asked, whatever happens to the reply.
-        let reply = converse(&mut stream, &request);
+        let reply = converse(&mut stream, &request, call.reply_timeout());
         match &reply {
             Ok(reply) if reply.starts_with(b"HTTP/") => {}
             Ok(reply) if !reply.is_empty() => return Err(self.not_http()),
@@ -135,11 +182,35 @@ impl Client {
             .ok_or_else(|| lost("the reply was cut off"))
     }
 
+    fn unreached(&self, error: &std::io::Error) -> Failure {
+        let why = system_words(error);
+        Failure::unreachable(format!(
+            "cannot reach {}: {why}; is `quipu serve` running? {ELSEWHERE}",
+            self.server
+        ))
+    }
+
     fn not_http(&self) -> Failure {
         Failure::unreachable(format!(
             "{} does not speak HTTP; is it the RESP port? HTTP listens on port {DEFAULT_PORT} unless --http says otherwise",
             self.server
         ))
+    }
+}
+
+/// The lines of a reply without an end.
+pub struct Lines(BufReader<TcpStream>);
+
+impl Lines {
+    /// The next one, without its end; `None` behind the last.
+    pub fn next(&mut self) -> std::io::Result<Option<String>> {
+        let mut line = Vec::new();
+        (&mut self.0).take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
+        if line.pop() != Some(b'\n') {
+            return Ok(None);
+        }
+        line.pop_if(|last| *last == b'\r');
+        Ok(Some(String::from_utf8_lossy(&line).into_owned()))
     }
 }
 
@@ -201,8 +272,8 @@ fn connect(address: &str) -> std::io::Result<TcpStream> {
     Err(last)
 }
 
-fn converse(stream: &mut TcpStream, request: &[u8]) -> std::io::Result<Vec<u8>> {
-    stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
+fn converse(stream: &mut TcpStream, request: &[u8], reply_timeout: Duration) -> std::io::Result<Vec<u8>> {
+    stream.set_read_timeout(Some(reply_timeout))?;
     stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
     stream.write_all(request)?;
     let mut reply = Vec::new();

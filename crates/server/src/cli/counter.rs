@@ -57,6 +57,23 @@ pub struct Results {
 pub const COLUMNS: &[&str] = &["KEY", "VALUE ", "VERSION ", "CHANGED", "EXPIRES"];
 
 impl Counter {
+    /// The same after it was deleted.
+    pub fn gone(&self) -> Counter {
+        Counter {
+            counter_key: self.counter_key.clone(),
+            key_base64: self.key_base64.clone(),
+            value: 0,
+            version: 0,
+            updated_at: None,
+            expires_at: None,
+            expires_at_ms: None,
+            exists: false,
+            applied: None,
+            existed: true,
+            duplicate: false,
+        }
+    }
+
     /// When it ceases to exist, if ever, as a file can say it: a time, or milliseconds where no time can.
     pub fn expiry(&self) -> Option<String> {
         self.expires_at_ms.map(|at_ms| at_ms.to_string()).or_else(|| self.expires_at.clone())

@@ -26,16 +26,16 @@ pub enum Direction {
 
 /// The counter, the id of the request, and whether to say how it went.
 #[derive(Debug, clap::Args)]
-struct Target {
+pub struct Target {
     /// The counter, 1 to 512 bytes
     #[arg(value_parser = key_parser())]
-    key: OsString,
+    pub key: OsString,
     /// Request id: repeating the command under the same id counts once
     #[arg(long, value_name = "ID")]
-    id: Option<String>,
+    pub id: Option<String>,
     /// Print nothing; the exit code says how it went
     #[arg(short, long, conflicts_with = "json")]
-    quiet: bool,
+    pub quiet: bool,
 }
 
 /// What guards an addition.
@@ -193,7 +193,7 @@ impl Change {
                 true => format!("gone, it was {}", Screen::stdout().number(removed)),
                 false => "there was none".to_owned(),
             })?;
-            note_replay(&reply);
+            note_replay(reply.duplicate);
         }
         Ok(())
     }
@@ -249,13 +249,14 @@ fn print_counters(counters: &[Counter]) -> Result<(), Failure> {
 }
 
 impl Target {
-    fn call(&self, method: &'static str, verb: &str, body: Option<Value>) -> Call<'_> {
+    /// A call about the counter.
+    pub fn call(&self, method: &'static str, verb: &str, body: Option<Value>) -> Call<'_> {
         let path = format!("counters/{}{verb}", encode(self.key.as_bytes()));
         Call { method, path, id: self.id.as_deref(), body }
     }
 
     /// Makes the change and prints the value it led to. Returns what else may have to be said.
-    fn change(
+    pub fn change(
         &self,
         client: &Client,
         method: &'static str,
@@ -266,7 +267,7 @@ impl Target {
         let reply = reply.filter(|_| !self.quiet);
         if let Some(reply) = &reply {
             terminal::print(Screen::stdout().number(reply.value))?;
-            note_replay(reply);
+            note_replay(reply.duplicate);
         }
         Ok(reply)
     }
@@ -286,8 +287,9 @@ fn note_part(reply: Option<Counter>, asked: i64) {
     }
 }
 
-fn note_replay(reply: &Counter) {
-    if reply.duplicate {
+/// Says that nothing new was done, if that is so.
+pub fn note_replay(duplicate: bool) {
+    if duplicate {
         print_note("this id was used before; shown is the first outcome, nothing was counted again");
     }
 }
@@ -304,7 +306,8 @@ impl Guards {
     }
 }
 
-fn insert(body: &mut Map<String, Value>, name: &str, value: Option<impl Into<Value>>) {
+/// A field of a body, where it has a value.
+pub fn insert(body: &mut Map<String, Value>, name: &str, value: Option<impl Into<Value>>) {
     if let Some(value) = value {
         body.insert(name.to_owned(), value.into());
     }

@@ -43,6 +43,7 @@ pub const EXIT_CODES: &[(u8, &str)] = &[
     (UNREACHABLE, "no quipu server there; nothing was done"),
     (PARTIAL, "partly done: the message says how far"),
     (DAMAGED, "`check` found damage"),
+    (15, "over quota: nothing was counted, more is free later"),
     (130, "interrupted (Ctrl-C)"),
     (141, "the reader of the output went away, as in `quipu list | head`"),
 ];
@@ -115,7 +116,8 @@ impl Failure {
     pub fn from_problem(status: u16, problem: &Value) -> Failure {
         let detail = problem["detail"].as_str().unwrap_or("the server gave no reason");
         let value = match &problem["value"] {
-            Value::Number(value) => format!("; the value is {value}"),
+            // Of a window the value is not what a limit is about.
+            Value::Number(value) if status != 429 => format!("; the value is {value}"),
             _ => String::new(),
         };
         let reason = problem["reason"].as_str().unwrap_or_default();

@@ -12,20 +12,20 @@ const OVERVIEW: &str = "\
 
 Usage: quipu <COMMAND> [ARGUMENTS] [OPTIONS]
 
-Count    incr, decr, add   Add to a counter, or take from it
-         set, reset, del   Give a counter a value, zero it, delete it
-Read     get, mget         Show one counter, or several
-         list, top         Show counters by key, or the largest
-         watch             Follow counters while they change
-Move     import, export    Read counters from a file, write them to one
-Rule     policy            Bounds and expiry for all keys of a pattern
-Operate  serve             Run a server
-         cluster           Several servers that count as one
-         config            Settings, and where they come from
-         check             Verify a data folder
-         bench             Measure a server under load
-         completions       Make the shell complete commands
-         manual            All help and all exit codes as one page
+Count    incr, decr, add          Add to a counter, or take from it
+         set, adjust, reset, del  Give it a value, correct, zero, delete it
+         observe, merge           Count different items, like visitors
+         acquire, hold            Count within a limit; set an amount aside
+Read     get, mget, list, top     Show counters, one, several, or the largest
+         window, history          Show what was counted when; past values
+         sum, hot, watch          Add up; find the hottest; follow changes
+Move     import, export           Read counters from a file, write them to one
+Rule     policy                   Kind, bounds and limits of keys of a pattern
+Operate  serve                    Run a server
+         cluster                  Several servers that count as one
+         config, check            Settings; verify a data folder
+         bench, completions       Measure under load; help the shell
+         manual                   All help and all exit codes as one page
 
 Each explains itself: quipu COMMAND --help
 Try it:

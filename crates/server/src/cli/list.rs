@@ -45,11 +45,15 @@ pub struct List {
 /// top
 #[derive(Debug, clap::Args)]
 pub struct Top {
+    /// Only counters whose key begins with this
+    #[arg(value_name = "PREFIX")]
+    beginning: Option<OsString>,
+    /// The same, as list takes it
+    #[arg(short, long, value_name = "PREFIX", conflicts_with = "beginning", hide = true)]
+    prefix: Option<OsString>,
     /// How many
-    #[arg(default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=PAGE_MAX))]
+    #[arg(short = 'n', long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=PAGE_MAX))]
     number: u64,
-    #[command(flatten)]
-    selection: Selection,
     #[command(flatten)]
     client: Client,
 }
@@ -64,7 +68,8 @@ impl List {
 impl Top {
     /// Prints the largest counters.
     pub fn run(&self) -> Result<(), Failure> {
-        print_all(&self.client, &self.selection, "value", self.number)
+        let selection = Selection { prefix: self.beginning.clone().or_else(|| self.prefix.clone()) };
+        print_all(&self.client, &selection, "value", self.number)
     }
 }
 

@@ -4,9 +4,13 @@
 //! |---|---|
 //! | `client`, `counter` | one HTTP call to a server, blocking; a counter as it is answered |
 //! | `counters` | incr, decr, add, set, reset, del, get, mget |
+//! | `uniques`, `quotas`, `holds` | observe, merge; window, acquire; hold, adjust |
+//! | `history` | history |
 //! | `list` | list, top |
+//! | `sum` | sum |
+//! | `hot` | the keys that are asked for most |
 //! | `export`, `import` | counters to a file, and from one |
-//! | `watch` | counters while they change |
+//! | `watch`, `follow` | counters while they change |
 //! | `policy` | policy set, get, list, del |
 //! | `settings` | config show, check, template |
 //! | `check` | verify a data folder |
@@ -25,14 +29,21 @@ mod counter;
 mod counters;
 mod export;
 pub(crate) mod failure;
+mod follow;
 mod help;
+mod history;
+mod holds;
+mod hot;
 mod import;
 mod interrupt;
 mod list;
 mod policy;
 mod progress;
+mod quotas;
 mod settings;
+mod sum;
 pub(crate) mod terminal;
+mod uniques;
 mod watch;
 
 use std::process::ExitCode;
@@ -101,6 +112,49 @@ drain, flush and end it; Ctrl-C once more ends it at once.")]
     /// Delete a counter
     #[command(after_help = "Example:\n  quipu del stock:7")]
     Del(counters::Change),
+    /// Correct a counter, and say why
+    #[command(after_help = "Example:\n  quipu adjust balance:7 -120 --reason 'counted twice, ticket 88'")]
+    Adjust(holds::Adjust),
+    /// Count different items, like visitors
+    #[command(after_help = "Examples:
+  quipu observe visitors:today user-7 user-8
+  cut -d' ' -f1 access.log | quipu observe addresses:today -
+
+Prints how many different ones there are: the very number up to 256, then an estimate with a standard error of 0.81 %.")]
+    Observe(uniques::Observe),
+    /// Make several counters of different items one
+    #[command(after_help = "Example:\n  quipu merge visitors:week visitors:mon visitors:tue")]
+    Merge(uniques::Merge),
+    /// Count within a limit, if it leaves room
+    #[command(after_help = "Examples:
+  quipu acquire calls:user:7 --limit 100 --window 1h
+  quipu acquire calls:user:7 --limit 100 --window 1h --amount 5 --soft
+
+Prints what is left. Over the limit nothing is counted, and the exit code is 15.")]
+    Acquire(quotas::Acquire),
+    /// Set an amount aside until it is counted, given back, or over
+    #[command(after_help = "Examples:
+  hold=$(quipu hold stock:7 3 --ttl 15m --max 100)
+  quipu hold commit $hold 2
+  quipu hold void $hold
+
+Prints the name of the hold. A counter that is called commit, void or help stands behind all flags and --.")]
+    Hold(holds::Hold),
+    /// Show what a counter counted when
+    #[command(after_help = "Examples:
+  quipu window calls:user:7
+  quipu window calls:user:7 --last 15m
+  quipu window calls:user:7 --from 2026-02-23T08:00:00Z --buckets
+
+Behind a pipe: the sum, or with --buckets a line for each bucket, time and sum parted by a tab.")]
+    Window(quotas::Window),
+    /// Show what the value of a counter was
+    #[command(after_help = "Examples:
+  quipu history likes:post:7 --step hour
+  quipu history likes:post:7 --at 2026-02-23T10:00:00Z
+
+A policy with --history-minutes, --history-hours or --history-days keeps it. Behind a pipe: time and value parted by a tab.")]
+    History(history::Args),
     /// Show a counter
     #[command(after_help = "Examples:
   quipu get likes:post:7
@@ -125,16 +179,34 @@ Behind a pipe: key and value, parted by a tab. With --json: one object a line."
     )]
     List(list::List),
     /// List the largest counters, the largest first
-    #[command(after_help = "Examples:\n  quipu top\n  quipu top 100 --prefix likes: --json")]
+    #[command(after_help = "Examples:\n  quipu top\n  quipu top likes: -n 100 --json")]
     Top(list::Top),
+    /// Add up all counters of a pattern
+    #[command(after_help = "Examples:
+  quipu sum 'likes:*'
+  quipu sum 'views:*:2026-02-23' --parts
+  quipu sum 'views:*' --json | jq .count
+
+On a terminal: sum, count, smallest and largest value. Behind a pipe: the sum. Where a part of a cluster does not answer \
+that is an error, unless --partial says otherwise.")]
+    Sum(sum::Sum),
+    /// List the keys that are asked for most, the hottest first
+    #[command(after_help = "Examples:
+  quipu hot
+  quipu hot -n 5 --json | jq -r '.keys[].key'
+
+Requests of the last ten seconds, changes and reads, in the whole cluster. Behind a pipe: key, requests per second and \
+share of all requests, parted by tabs. With --json: the answer of GET /api/v1/hot.")]
+    Hot(hot::Args),
     /// Follow counters while they change
     #[command(after_help = "Examples:
   quipu watch likes:post:7 likes:post:8
-  quipu watch stock:7 --interval 200ms
+  quipu watch --prefix likes: --interval 200ms
   quipu watch stock:7 --json | jq --unbuffered .value
 
-On a terminal: a table of value and rate, redrawn in place. Behind a pipe: a line for each counter at the start and for \
-each change seen (key, value, change per second). A restart of the server is waited for.")]
+On a terminal: a table of value and rate, redrawn in place. Behind a pipe: a line for each counter at the start (of a \
+prefix the first 1,000) and as soon as it changes, at most once an interval (key, value, change per second). Changes come \
+from the server as they happen; a restart of it is waited for.")]
     Watch(watch::Args),
     /// Read counters from a file, or from stdin, into a server
     #[command(after_help = "Examples:
@@ -260,10 +332,19 @@ fn run(command: Command, tidy_memory: fn()) -> Result<(), Failure> {
         Command::Set(set) => set.run(),
         Command::Reset(change) => change.reset(),
         Command::Del(change) => change.delete(),
+        Command::Adjust(args) => args.run(),
+        Command::Observe(args) => args.run(),
+        Command::Merge(args) => args.run(),
+        Command::Acquire(args) => args.run(),
+        Command::Hold(args) => args.run(),
+        Command::Window(args) => args.run(),
+        Command::History(args) => args.run(),
         Command::Get(get) => get.run(),
         Command::Mget(get) => get.run(),
         Command::List(args) => args.run(),
         Command::Top(args) => args.run(),
+        Command::Sum(args) => args.run(),
+        Command::Hot(args) => args.run(),
         Command::Watch(args) => args.run(),
         Command::Import(args) => args.run(),
         Command::Export(args) => args.run(),
@@ -325,6 +406,10 @@ mod tests {
             "quipu set k -5",
             "quipu incr k --min -5 --max -1",
             "quipu policy set p --min -5",
+            "quipu adjust k -5 --reason r",
+            "quipu hold k -5 --ttl 1s",
+            "quipu hold commit h -5",
+            "quipu hold --ttl 1s -- commit -5",
         ] {
             assert!(Cli::try_parse_from(line.split(' ')).is_ok(), "{line}");
         }

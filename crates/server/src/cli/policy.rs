@@ -7,10 +7,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::client::{Call, Client, encode};
-use super::counters::key_parser;
+use super::counters::{insert, key_parser};
 use super::failure::Failure;
 use super::terminal::{self, Screen};
 use crate::config::units;
@@ -19,8 +19,10 @@ use crate::config::units;
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// Store a policy for a pattern, in place of what was there
-    #[command(after_help = "Example:\n  quipu policy set 'stock:*' --min 0 --max 1000000")]
-    Set(Set),
+    #[command(
+        after_help = "Examples:\n  quipu policy set 'stock:*' --min 0 --max 1000000\n  quipu policy set 'calls:*' --window 1h --limit 100\n  quipu policy set 'spent:*' --calendar month --zone Europe/Berlin --limit 500 --soft"
+    )]
+    Set(Box<Set>),
     /// Show the policy of a pattern
     #[command(after_help = "Example:\n  quipu policy get 'stock:*'")]
     Get(One),
@@ -65,9 +67,96 @@ pub struct Set {
     /// Refuse writes, serve reads
     #[arg(long)]
     disabled: bool,
+    #[command(flatten)]
+    time: Time,
+    /// The limit of `acquire`, where a call gives none
+    #[arg(long, value_name = "N")]
+    limit: Option<i64>,
+    /// `acquire` counts also beyond the limit
+    #[arg(long)]
+    soft: bool,
+    #[command(flatten)]
+    history: History,
     /// Print nothing; the exit code says how it went
     #[arg(short, long, conflicts_with = "json")]
     quiet: bool,
+}
+
+/// How long what a value was stays known.
+#[derive(Debug, clap::Args)]
+struct History {
+    /// Keep the values at full minutes for so long, like 1d
+    #[arg(long, value_name = "DURATION", value_parser = units::duration_ms)]
+    history_minutes: Option<u64>,
+    /// Keep the values at full hours for so long, like 30d
+    #[arg(long, value_name = "DURATION", value_parser = units::duration_ms)]
+    history_hours: Option<u64>,
+    /// Keep the values at midnights (UTC) for so long, like 730d
+    #[arg(long, value_name = "DURATION", value_parser = units::duration_ms)]
+    history_days: Option<u64>,
+}
+
+impl History {
+    fn body(&self) -> Option<Value> {
+        let mut body = Map::new();
+        insert(&mut body, "minutesMs", self.history_minutes);
+        insert(&mut body, "hoursMs", self.history_hours);
+        insert(&mut body, "daysMs", self.history_days);
+        (!body.is_empty()).then_some(Value::Object(body))
+    }
+}
+
+/// What is counted, and how time is cut for it.
+#[derive(Debug, clap::Args)]
+struct Time {
+    /// What counters are born as: sum, unique or window
+    #[arg(long, value_name = "KIND", value_parser = ["sum", "unique", "window"])]
+    kind: Option<String>,
+    /// How long a window is, like 1h
+    #[arg(long, value_name = "DURATION", value_parser = units::duration_ms)]
+    window: Option<u64>,
+    /// How long a bucket of a sliding window is, like 1m; a sixtieth of the window where nothing is said
+    #[arg(long, value_name = "DURATION", value_parser = units::duration_ms, conflicts_with_all = ["fixed", "calendar"])]
+    bucket: Option<u64>,
+    /// Windows one behind the other instead of the last so long
+    #[arg(long, conflicts_with = "calendar")]
+    fixed: bool,
+    /// Windows of the calendar: day, week or month
+    #[arg(long, value_name = "UNIT", value_parser = ["day", "week", "month"], conflicts_with = "window")]
+    calendar: Option<String>,
+    /// Time zone of the calendar, like Europe/Berlin; UTC where nothing is said
+    #[arg(long, value_name = "ZONE", requires = "calendar")]
+    zone: Option<String>,
+    /// Day on which a month (1 to 31) or a week (1 Monday to 7) begins
+    #[arg(long, value_name = "DAY", requires = "calendar")]
+    anchor: Option<u8>,
+    /// How long what is past stays readable; as long as two windows where nothing is said
+    #[arg(long, value_name = "DURATION", value_parser = units::duration_ms)]
+    keep: Option<u64>,
+}
+
+impl Time {
+    /// Who cuts time and does not say what is counted means sums.
+    fn kind(&self) -> Option<String> {
+        self.kind.clone().or_else(|| self.window().map(|_| "window".to_owned()))
+    }
+
+    fn window(&self) -> Option<Value> {
+        let kind = match (self.fixed, &self.calendar) {
+            (true, _) => "fixed",
+            (false, Some(_)) => "calendar",
+            (false, None) if self.window.or(self.bucket).or(self.keep).is_none() => return None,
+            (false, None) => "sliding",
+        };
+        let mut window = Map::from_iter([("type".to_owned(), json!(kind))]);
+        insert(&mut window, "spanMs", self.window);
+        insert(&mut window, "bucketMs", self.bucket);
+        insert(&mut window, "unit", self.calendar.clone());
+        insert(&mut window, "zone", self.zone.clone());
+        insert(&mut window, "anchor", self.anchor);
+        insert(&mut window, "keepMs", self.keep);
+        Some(Value::Object(window))
+    }
 }
 
 /// A pattern whose policy goes.
@@ -86,7 +175,9 @@ impl Command {
         match self {
             Command::Set(set) => {
                 let body = json!({
-                    "min": set.min, "max": set.max, "saturate": set.saturate, "ttlMs": set.ttl, "disabled": set.disabled
+                    "min": set.min, "max": set.max, "saturate": set.saturate, "ttlMs": set.ttl, "disabled": set.disabled,
+                    "kind": set.time.kind(), "window": set.time.window(), "limit": set.limit, "soft": set.soft,
+                    "history": set.history.body(),
                 });
                 print(&Vec::from_iter(set.one.call::<Policy>("PUT", Some(body))?.filter(|_| !set.quiet)))
             }
@@ -126,6 +217,55 @@ struct Policy {
     saturate: bool,
     ttl_ms: Option<u64>,
     disabled: bool,
+    kind: Option<String>,
+    window: Option<Window>,
+    limit: Option<i64>,
+    #[serde(default)]
+    soft: bool,
+    history: Option<Kept>,
+}
+
+/// How long what a value was stays known.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Kept {
+    minutes_ms: u64,
+    hours_ms: u64,
+    days_ms: u64,
+}
+
+impl Kept {
+    /// `minutes 1d, days 1y`
+    fn text(&self) -> String {
+        let kept = [("minutes", self.minutes_ms), ("hours", self.hours_ms), ("days", self.days_ms)];
+        let kept = kept.into_iter().filter(|(_, ms)| *ms > 0);
+        kept.map(|(name, ms)| format!("{name} {}", terminal::duration(ms))).collect::<Vec<_>>().join(", ")
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Window {
+    #[serde(rename = "type")]
+    cut: String,
+    span_ms: Option<u64>,
+    bucket_ms: Option<u64>,
+    unit: Option<String>,
+    zone: Option<String>,
+    anchor: Option<u8>,
+    keep_ms: Option<u64>,
+}
+
+impl Window {
+    /// `sliding 1h in 1m`, `fixed 1h`, `month from 15 Europe/Berlin`
+    fn text(&self) -> String {
+        let mut text = self.unit.clone().unwrap_or_else(|| self.cut.clone());
+        text.extend(self.span_ms.map(|ms| format!(" {}", terminal::duration(ms))));
+        text.extend(self.bucket_ms.map(|ms| format!(" in {}", terminal::duration(ms))));
+        text.extend(self.anchor.map(|day| format!(" from {day}")));
+        text.extend(self.zone.as_ref().map(|zone| format!(" {zone}")));
+        text
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -155,7 +295,12 @@ impl Policy {
         let above = if self.saturate { "take what is left" } else { "refuse" };
         let writes = if self.disabled { "disabled" } else { "allowed" };
         let (min, max) = (number(self.min), number(self.max));
-        vec![self.pattern(), min, max, above.to_owned(), ttl, writes.to_owned()]
+        let window = self.window.as_ref().map(Window::text).filter(|_| self.kind.is_some());
+        let kind = self.kind.as_deref().unwrap_or("sum");
+        let counts = window.map_or_else(|| kind.to_owned(), |window| format!("{kind}, {window}"));
+        let soft = if self.soft { " soft" } else { "" };
+        let limit = format!("{}{soft}", number(self.limit));
+        vec![self.pattern(), min, max, above.to_owned(), ttl, writes.to_owned(), counts, limit]
     }
 
     /// For a program: `stock:*  min 0  max 1000`, the pattern and what was set.
@@ -167,7 +312,17 @@ impl Policy {
                 line.push_str(&format!("  {name} {number}"));
             }
         }
-        for (name, is_set) in [("saturate", self.saturate), ("disabled", self.disabled)] {
+        for (name, text) in [("kind", self.kind.clone()), ("window", self.window.as_ref().map(Window::text))]
+        {
+            line.extend(text.map(|text| format!("  {name} {text}")));
+        }
+        line.extend(
+            self.window.as_ref().and_then(|window| window.keep_ms).map(|ms| format!("  keepMs {ms}")),
+        );
+        line.extend(self.limit.map(|limit| format!("  limit {limit}")));
+        line.extend(self.history.as_ref().map(|kept| format!("  history {}", kept.text())));
+        for (name, is_set) in [("saturate", self.saturate), ("disabled", self.disabled), ("soft", self.soft)]
+        {
             if is_set {
                 line.push_str(&format!("  {name}"));
             }
@@ -182,7 +337,7 @@ fn print(policies: &[Policy]) -> Result<(), Failure> {
         return Ok(());
     }
     if screen.is_terminal {
-        let columns = ["PATTERN", "MIN ", "MAX ", "BEYOND", "TTL", "WRITES"];
+        let columns = ["PATTERN", "MIN ", "MAX ", "BEYOND", "TTL", "WRITES", "COUNTS", "LIMIT"];
         return terminal::print(screen.table(&columns, policies.iter().map(|policy| policy.row(&screen))));
     }
     terminal::print(policies.iter().map(Policy::line).collect::<Vec<_>>().join("\n"))

@@ -1,18 +1,20 @@
 //! `quipu watch`: counters while they change. On a terminal a table that is redrawn in place, behind a pipe a line
 //! for every change.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::client::Client;
-use super::counter::{Counter, Results, now_ms};
-use super::counters::{batch_get, key_body, key_parser};
+use super::counter::{Counter, now_ms};
+use super::counters::key_parser;
 use super::failure::Failure;
+use super::follow::{Heard, NEWS_MAX, News, follow};
 use super::interrupt::{Interrupt, end_by};
 use super::terminal::{self, Screen, print_note};
 use crate::config::units;
@@ -31,16 +33,26 @@ const BEGIN: &str = "\x1b[?25l\x1b[?7l";
 const END: &str = "\x1b[?7h\x1b[?25h";
 const CLEAR_BELOW: &str = "\x1b[J";
 
+/// How often to look whether there was a signal.
+const LOOK_AROUND: Duration = Duration::from_millis(100);
+/// What a server takes as an interval, in milliseconds.
+const INTERVALS_MS: (u64, u64) = (10, 60_000);
+/// Counters of a prefix that are remembered, for their rates.
+const TRACKS_MAX: usize = 10_000;
+
 /// watch
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The counters
-    #[arg(required = true, value_name = "KEY", value_parser = key_parser())]
+    #[arg(required_unless_present = "prefix", value_name = "KEY", value_parser = key_parser())]
     keys: Vec<OsString>,
-    /// How often to look
+    /// All counters whose key begins with this
+    #[arg(short, long, value_name = "PREFIX")]
+    prefix: Option<OsString>,
+    /// How often to show the same counter
     #[arg(short, long, value_name = "DURATION", default_value = "1s", value_parser = units::duration_ms)]
     interval: u64,
-    /// End after so many looks
+    /// End after so many intervals, the first one when everything was shown once
     #[arg(short = 'n', long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     #[command(flatten)]
@@ -48,12 +60,32 @@ pub struct Args {
 }
 
 /// What is known of one counter.
-#[derive(Default)]
 struct Track {
-    value: Option<i64>,
+    counter: Counter,
+    /// When it came.
+    at: Instant,
+    /// The value the last rate was made from.
+    value: i64,
     rate: f64,
     /// The newest at the back.
     rates: VecDeque<f64>,
+    /// Which stream told of it, and whether it has since it began anew.
+    stream: usize,
+    is_seen: bool,
+}
+
+/// All that is watched.
+struct Watch<'a> {
+    args: &'a Args,
+    screen: Screen,
+    drawing: Option<Drawing>,
+    /// By key.
+    tracks: BTreeMap<Vec<u8>, Track>,
+    looked_at: Option<Instant>,
+    /// Streams that have not said yet what there is.
+    unready: BTreeSet<usize>,
+    /// Streams that are gone.
+    lost: BTreeSet<usize>,
 }
 
 impl Args {
@@ -61,102 +93,202 @@ impl Args {
     pub fn run(&self) -> Result<(), Failure> {
         let interrupt = Interrupt::watch().map_err(|error| Failure::general(error.to_string()))?;
         let screen = Screen::stdout();
-        let keys: Vec<Value> = self.keys.iter().map(|key| key_body(key.as_bytes())).collect();
-        let mut tracks: Vec<Track> = self.keys.iter().map(|_| Track::default()).collect();
-        let mut drawing = (screen.is_terminal && !self.client.json).then(Drawing::begin);
-        let (mut lost, mut looked_at): (bool, Option<Instant>) = (false, None);
+        let keys: Vec<&[u8]> = self.keys.iter().map(|key| key.as_bytes()).collect();
+        let prefix = self.prefix.as_ref().map(|prefix| prefix.as_bytes());
+        let interval_ms = self.interval.clamp(INTERVALS_MS.0, INTERVALS_MS.1);
+        let (streams, news) = follow(&self.client, &keys, prefix, interval_ms);
+        let mut watch = Watch {
+            args: self,
+            drawing: (screen.is_terminal && !self.client.json).then(Drawing::begin),
+            screen,
+            tracks: BTreeMap::new(),
+            looked_at: None,
+            unready: (0..streams).collect(),
+            lost: BTreeSet::new(),
+        };
         let mut looks_left = self.count.unwrap_or(u64::MAX);
-        loop {
-            let looked = self.client.fetch::<Results>(&batch_get(&keys));
-            let now = Instant::now();
-            match looked {
-                Ok(Results { results }) => {
-                    if lost {
-                        print_note_beside(&mut drawing, &format!("{} answers again", self.client.server));
-                        lost = false;
-                    }
-                    let passed = looked_at.replace(now).map(|before| now - before);
-                    let changed = update(&mut tracks, &results, passed);
-                    match &mut drawing {
-                        Some(drawing) => drawing.draw(&table(&screen, &results, &tracks)),
-                        None => self.print_changes(&results, &tracks, &changed)?,
-                    }
-                }
-                // Nobody was ever there: more likely a wrong address than a restart.
-                Err(failure) if looked_at.is_none() || !failure.is_passing() => {
-                    drop(drawing);
-                    return Err(failure);
-                }
-                Err(_) if !lost => {
-                    let note = format!("{} does not answer; waiting for it", self.client.server);
-                    print_note_beside(&mut drawing, &note);
-                    lost = true;
-                }
-                Err(_) => {}
-            }
-            looks_left -= 1;
-            if looks_left == 0 {
-                return Ok(());
-            }
-            if let Some(signal) = interrupt.wait(Duration::from_millis(self.interval)) {
-                drop(drawing);
+        while looks_left > 0 {
+            if let Some(signal) = watch.listen(&news, &interrupt)? {
+                drop(watch);
                 end_by(signal);
             }
-        }
-    }
-
-    fn print_changes(&self, counters: &[Counter], tracks: &[Track], changed: &[bool]) -> Result<(), Failure> {
-        let at_ms = now_ms();
-        for ((counter, track), _) in counters.iter().zip(tracks).zip(changed).filter(|(_, changed)| **changed)
-        {
-            if !self.client.json {
-                let key = terminal::key(&counter.key());
-                terminal::print(format!("{key}\t{}\t{:.1}", counter.value, track.rate))?;
-                continue;
-            }
-            let mut line = json!({
-                "atMs": at_ms, "value": counter.value, "version": counter.version, "exists": counter.exists,
-                "ratePerSec": track.rate,
-            });
-            for (field, name) in [("counterKey", &counter.counter_key), ("keyBase64", &counter.key_base64)] {
-                if let Some(name) = name {
-                    line[field] = json!(name);
-                }
-            }
-            terminal::print(line)?;
+            watch.look();
+            looks_left -= 1;
         }
         Ok(())
     }
 }
 
-/// Notes what was seen; says which counters are new or have another value than before.
-fn update(tracks: &mut [Track], counters: &[Counter], passed: Option<Duration>) -> Vec<bool> {
-    let changed = tracks.iter_mut().zip(counters).map(|(track, counter)| {
-        let before = track.value.replace(counter.value);
-        if let (Some(before), Some(passed)) = (before, passed) {
-            let grown = i128::from(counter.value) - i128::from(before);
-            track.rate = grown as f64 / passed.as_secs_f64().max(f64::MIN_POSITIVE);
-            track.rates.push_back(track.rate);
+impl Watch<'_> {
+    /// Hears what there is to hear until the next look is due, or until a signal.
+    fn listen(&mut self, news: &Receiver<Heard>, interrupt: &Interrupt) -> Result<Option<i32>, Failure> {
+        let interval = Duration::from_millis(self.args.interval);
+        loop {
+            if let Some(signal) = interrupt.received() {
+                return Ok(Some(signal));
+            }
+            let left = match self.looked_at {
+                Some(before) => (before + interval).saturating_duration_since(Instant::now()),
+                None if self.unready.is_empty() => return Ok(None),
+                None => LOOK_AROUND,
+            };
+            match news.recv_timeout(left.min(LOOK_AROUND)) {
+                Ok((stream, news)) => self.hear(stream, news)?,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(Failure::general("nobody follows any more"));
+                }
+            }
+            if left.is_zero() {
+                // What has come by now is shown now.
+                return news
+                    .try_iter()
+                    .take(NEWS_MAX)
+                    .try_for_each(|(stream, news)| self.hear(stream, news))
+                    .map(|()| None);
+            }
+        }
+    }
+
+    fn hear(&mut self, stream: usize, news: News) -> Result<(), Failure> {
+        match news {
+            News::Change(counter) => self.change(stream, counter),
+            News::Clear => self.remove(|_| true),
+            News::Reset => {
+                let of_it = self.tracks.values_mut().filter(|track| track.stream == stream);
+                of_it.for_each(|track| track.is_seen = false);
+                Ok(())
+            }
+            News::Ready(is_complete) => {
+                self.unready.remove(&stream);
+                if self.lost.remove(&stream) && self.lost.is_empty() {
+                    self.note(&format!("{} answers again", self.args.client.server));
+                }
+                if is_complete {
+                    self.remove(|track| track.stream == stream && !track.is_seen)
+                } else {
+                    Ok(())
+                }
+            }
+            // Nobody was ever there: more likely a wrong address than a restart.
+            News::Lost(failure) if self.unready.contains(&stream) || !failure.is_passing() => {
+                self.drawing = None;
+                Err(failure)
+            }
+            News::Lost(_) => {
+                if self.lost.is_empty() {
+                    self.note(&format!("{} does not answer; waiting for it", self.args.client.server));
+                }
+                self.lost.insert(stream);
+                Ok(())
+            }
+        }
+    }
+
+    /// A counter is so now.
+    fn change(&mut self, stream: usize, counter: Counter) -> Result<(), Failure> {
+        let (key, now) = (counter.key(), Instant::now());
+        let is_full = self.tracks.len() >= TRACKS_MAX;
+        let Some(track) = self.tracks.get_mut(&key) else {
+            if self.drawing.is_none() {
+                self.print(&counter, 0.0)?;
+            }
+            if !is_full {
+                let value = counter.value;
+                let (rate, rates) = (0.0, VecDeque::new());
+                self.tracks
+                    .insert(key, Track { counter, at: now, value, rate, rates, stream, is_seen: true });
+            }
+            return Ok(());
+        };
+        (track.stream, track.is_seen) = (stream, true);
+        let (before, passed) = (std::mem::replace(&mut track.counter, counter), now - track.at);
+        if before.value == track.counter.value && before.exists == track.counter.exists {
+            return Ok(());
+        }
+        track.at = now;
+        if self.drawing.is_some() {
+            return Ok(());
+        }
+        let rate = per_second(before.value, track.counter.value, passed);
+        self.print(&self.tracks[&key].counter, rate)
+    }
+
+    /// These counters do not exist any more.
+    fn remove(&mut self, is_gone: impl Fn(&Track) -> bool) -> Result<(), Failure> {
+        let gone = self.tracks.values().filter(|track| is_gone(track) && track.counter.exists);
+        let gone: Vec<(usize, Counter)> = gone.map(|track| (track.stream, track.counter.gone())).collect();
+        gone.into_iter().try_for_each(|(stream, counter)| self.change(stream, counter))
+    }
+
+    fn print(&self, counter: &Counter, rate: f64) -> Result<(), Failure> {
+        if !self.args.client.json {
+            let key = terminal::key(&counter.key());
+            return terminal::print(format!("{key}\t{}\t{rate:.1}", counter.value));
+        }
+        let mut line = json!({
+            "atMs": now_ms(), "value": counter.value, "version": counter.version, "exists": counter.exists,
+            "ratePerSec": rate,
+        });
+        for (field, name) in [("counterKey", &counter.counter_key), ("keyBase64", &counter.key_base64)] {
+            if let Some(name) = name {
+                line[field] = json!(name);
+            }
+        }
+        terminal::print(line)
+    }
+
+    /// An interval is over: what a person sees is drawn anew.
+    fn look(&mut self) {
+        let now = Instant::now();
+        let passed = self.looked_at.replace(now).map(|before| now - before);
+        let Some(passed) = passed.or(Some(Duration::ZERO)).filter(|_| self.drawing.is_some()) else { return };
+        for track in self.tracks.values_mut() {
+            let before = std::mem::replace(&mut track.value, track.counter.value);
+            if !passed.is_zero() {
+                track.rate = per_second(before, track.value, passed);
+                track.rates.push_back(track.rate);
+            }
             if track.rates.len() > SPARKS {
                 track.rates.pop_front();
             }
         }
-        before != Some(counter.value)
-    });
-    changed.collect()
+        let text = self.table();
+        if let Some(drawing) = &mut self.drawing {
+            drawing.draw(&text);
+        }
+    }
+
+    fn table(&self) -> String {
+        let room = screen_lines().saturating_sub(OTHER_LINES).max(1);
+        let shown: Vec<&Track> = match self.args.prefix {
+            Some(_) => self.tracks.values().collect(),
+            // In the order in which they were asked for.
+            None => self.args.keys.iter().filter_map(|key| self.tracks.get(key.as_bytes())).collect(),
+        };
+        let rows = shown.iter().take(room).map(|track| {
+            let value = self.screen.number(track.counter.value);
+            vec![terminal::key(&track.counter.key()), value, rate(track.rate), sparkline(&track.rates)]
+        });
+        let mut text = self.screen.table(&["KEY", "VALUE ", "PER SECOND ", ""], rows);
+        if shown.len() > room {
+            text.push_str(&format!("\n... and {} more", shown.len() - room));
+        }
+        text
+    }
+
+    /// Above what is drawn, so that it stays.
+    fn note(&mut self, note: &str) {
+        if let Some(drawing) = &mut self.drawing {
+            drawing.erase();
+        }
+        print_note(note);
+    }
 }
 
-fn table(screen: &Screen, counters: &[Counter], tracks: &[Track]) -> String {
-    let room = screen_lines().saturating_sub(OTHER_LINES).max(1);
-    let rows = counters.iter().zip(tracks).take(room).map(|(counter, track)| {
-        let value = screen.number(counter.value);
-        vec![terminal::key(&counter.key()), value, rate(track.rate), sparkline(&track.rates)]
-    });
-    let mut text = screen.table(&["KEY", "VALUE ", "PER SECOND ", ""], rows);
-    if counters.len() > room {
-        text.push_str(&format!("\n... and {} more", counters.len() - room));
-    }
-    text
+fn per_second(before: i64, after: i64, passed: Duration) -> f64 {
+    let grown = i128::from(after) - i128::from(before);
+    grown as f64 / passed.as_secs_f64().max(f64::MIN_POSITIVE)
 }
 
 /// `+1,234`, with a digit behind the point where that says something.
@@ -180,14 +312,6 @@ fn sparkline(rates: &VecDeque<f64>) -> String {
 fn screen_lines() -> usize {
     let size = rustix::termios::tcgetwinsize(std::io::stdout());
     size.ok().map(|size| usize::from(size.ws_row)).filter(|lines| *lines > 0).unwrap_or(LINES_DEFAULT)
-}
-
-/// Above what is drawn, so that it stays.
-fn print_note_beside(drawing: &mut Option<Drawing>, note: &str) {
-    if let Some(drawing) = drawing {
-        drawing.erase();
-    }
-    print_note(note);
 }
 
 /// Text on the terminal that replaces itself. The terminal is as before at the end.

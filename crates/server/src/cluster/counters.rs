@@ -6,7 +6,10 @@ use quipu_cluster::node::Node;
 use quipu_cluster::raft::NotDone;
 use quipu_cluster::walks::Scope;
 use quipu_counting::service::{Finished, ScanPage};
-use quipu_counting::{Batch, Counters, Execution, ListPage, Listing, Policies, Policy, Unavailable};
+use quipu_counting::{
+    Aggregate, Batch, Changes, Counters, Execution, HotKeys, Interest, ListPage, Listing, Policies, Policy,
+    Unavailable,
+};
 use tokio::runtime::Handle;
 
 /// Counters that are wherever their partitions are.
@@ -61,7 +64,7 @@ fn unavailable(why: NotDone) -> Unavailable {
 
 impl Counters for ClusterCounters {
     fn execute(&self, batch: &mut Batch, _now_ms: u64) -> Result<Execution, Unavailable> {
-        Node::check_size(batch).map_err(Unavailable::Unsupported)?;
+        self.node.check(batch).map_err(Unavailable::Unsupported)?;
         Ok(Execution::Pending)
     }
 
@@ -103,8 +106,27 @@ impl Counters for ClusterCounters {
         self.wait(async move { node.list(&listing).await })?.map_err(unavailable)
     }
 
+    fn aggregate(&self, pattern: &[u8], _now_ms: u64) -> Result<Aggregate, Unavailable> {
+        let (node, pattern) = (Arc::clone(&self.node), pattern.to_vec());
+        self.wait(async move { node.aggregate(&pattern).await })
+    }
+
     fn random_key(&self, draw: u64, _now_ms: u64) -> Result<Option<Vec<u8>>, Unavailable> {
         self.random_key_in(Scope::All, draw)
+    }
+
+    fn watch(&self, interest: Interest, watched: Box<dyn FnOnce() + Send>) {
+        let _inside = self.handle.enter();
+        self.node.watch(interest, watched);
+    }
+
+    fn changes(&self) -> Changes {
+        self.node.changes()
+    }
+
+    fn hot(&self, n: usize, _now_ms: u64) -> Result<HotKeys, Unavailable> {
+        let node = Arc::clone(&self.node);
+        self.wait(async move { node.hot(n).await })
     }
 
     fn facts(&self) -> Vec<(&'static str, u64)> {

@@ -22,21 +22,7 @@ pub fn size(text: &str) -> Result<u64, &'static str> {
 
 const SIZE: &str = "a size like 512MiB or 2GB";
 
-/// A duration in milliseconds: a whole number and a unit. A bare number would leave the unit to guessing.
-pub fn duration_ms(text: &str) -> Result<u64, &'static str> {
-    let (number, unit) = split(text).ok_or(DURATION)?;
-    let factor: u64 = match unit {
-        "ms" => 1,
-        "s" => 1_000,
-        "m" | "min" => 60_000,
-        "h" => 3_600_000,
-        "d" => 86_400_000,
-        _ => return Err(DURATION),
-    };
-    number.checked_mul(factor).filter(|ms| *ms > 0).ok_or(DURATION)
-}
-
-const DURATION: &str = "a duration like 500ms, 90s, 15m, 24h or 7d";
+pub use quipu_wire::duration::duration_ms;
 
 /// A path that names something.
 pub fn folder(text: &str) -> Result<PathBuf, &'static str> {

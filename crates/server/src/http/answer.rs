@@ -116,8 +116,8 @@ fn to_json(about_bytes: usize, body: &impl Serialize) -> Vec<u8> {
 }
 
 /// The answer to a read.
-pub fn counter(key: &[u8], reply: &Reply, staleness_ms: u64) -> Response {
-    let mut response = json(StatusCode::OK, &CounterBody::of(key, reply).behind(staleness_ms));
+pub fn counter(key: &[u8], reply: &Reply, staleness_ms: u64, now_ms: u64) -> Response {
+    let mut response = json(StatusCode::OK, &CounterBody::of_read(key, reply, now_ms).behind(staleness_ms));
     add_tag(&mut response, reply);
     // A cache may keep it for its tag, and must ask each time.
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
@@ -134,10 +134,15 @@ pub fn not_modified(reply: &Reply) -> Response {
 
 /// The answer to a change, accepted or refused.
 pub fn change(key: &[u8], reply: &Reply) -> Response {
-    let mut response = match reply.refusal {
+    let response = match reply.refusal {
         None => json(StatusCode::OK, &ChangeBody::of(key, reply)),
         Some(refusal) => Refused::from(Problem::refused(key, reply, refusal)).into_response(),
     };
+    changed(reply, response)
+}
+
+/// The same with another body.
+pub fn changed(reply: &Reply, mut response: Response) -> Response {
     add_tag(&mut response, reply);
     if reply.duplicate {
         mark_replayed(&mut response);

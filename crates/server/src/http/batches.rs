@@ -73,7 +73,7 @@ fn additions(body: &BatchAddBody, id: Option<&[u8]>) -> Result<Batch, BodyError>
 }
 
 /// The item because of which an all-or-none batch was refused: the others only say that it was.
-fn refused_item(batch: &Batch) -> Option<(usize, Refusal)> {
+pub fn refused_item(batch: &Batch) -> Option<(usize, Refusal)> {
     let refusals =
         || batch.replies.iter().enumerate().filter_map(|(index, reply)| Some((index, reply.refusal?)));
     refusals().find(|(_, refusal)| *refusal != Refusal::GroupAborted).or_else(|| refusals().next())
@@ -94,8 +94,9 @@ pub async fn get(State(app): State<Arc<App>>, uri: Uri, body: Body) -> Answer {
     if let Some(refusal) = batch.replies.iter().find_map(|reply| reply.refusal) {
         return Err(Problem::unread(refusal).into());
     }
+    let now_ms = app.clock.now_ms();
     let of = |(index, reply): (usize, &Reply)| {
-        CounterBody::of(batch.key(index), reply).behind(batch.staleness_ms(index))
+        CounterBody::of_read(batch.key(index), reply, now_ms).behind(batch.staleness_ms(index))
     };
     let results: Vec<CounterBody> = batch.replies.iter().enumerate().map(of).collect();
     Ok(answer::json_in(room, reply_bytes, &ResultsBody { results }))

@@ -19,13 +19,14 @@ use rustix::net::sockopt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::runtime::{Handle, Runtime};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::Front;
 use super::conversation::{Conversation, Line, Phase, TICK, Ticks};
 use super::front::REQUEST_ID;
+use super::watch;
 
 /// After so long a silence the other end is asked whether it is still there.
 const KEEP_ALIVE: Duration = Duration::from_secs(300);
@@ -46,7 +47,7 @@ pub const FAREWELLS_MAX: usize = 128;
 /// The running front.
 pub struct Server {
     address: SocketAddr,
-    stop: watch::Sender<bool>,
+    stop: tokio::sync::watch::Sender<bool>,
     accepting: JoinHandle<()>,
 }
 
@@ -57,7 +58,7 @@ impl Server {
         listener.set_nonblocking(true)?;
         let _inside = runtime.enter();
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let (stop, stopped) = watch::channel(false);
+        let (stop, stopped) = tokio::sync::watch::channel(false);
         let accepting = runtime.spawn(accept(listener, Connections::new(front), stopped));
         Ok(Server { address, stop, accepting })
     }
@@ -142,13 +143,16 @@ impl Connections {
             Place { connections: Arc::clone(&self), number, conversation: Arc::clone(&conversation) };
         // One reference for both, and not one that all connections share.
         let both = Arc::new((Arc::clone(&self.front), Arc::clone(&conversation)));
-        let service = service_fn(move |request: Request<Incoming>| {
+        let service = service_fn(move |mut request: Request<Incoming>| {
             let both = Arc::clone(&both);
             async move {
                 let (front, conversation) = &*both;
                 if !conversation.enter(Phase::Busy) {
                     // Given up a moment ago, and about to be dropped.
                     std::future::pending::<()>().await;
+                }
+                if request.uri().path() == watch::PATH {
+                    request.extensions_mut().insert(Arc::clone(conversation));
                 }
                 let response = front.answer(request.map(Body::new)).await;
                 conversation.enter(Phase::Idle);
@@ -203,7 +207,9 @@ impl Connections {
         while !self.open.lock().is_empty() {
             tokio::time::sleep(DRAIN_POLL).await;
             if begin.elapsed() > DRAIN_GRACE {
-                self.end_those(|conversation, phase, _| phase != Phase::Busy && !conversation.is_blocked());
+                self.end_those(|conversation, phase, _| {
+                    phase != Phase::Busy && (!conversation.is_blocked() || conversation.is_endless())
+                });
             }
             if begin.elapsed() > DRAIN_TIMEOUT {
                 tracing::warn!("some HTTP requests did not end in time and are cut");
@@ -253,7 +259,7 @@ fn unreadable(status: u16) -> Problem {
 async fn accept(
     listener: tokio::net::TcpListener,
     connections: Arc<Connections>,
-    mut stopped: watch::Receiver<bool>,
+    mut stopped: tokio::sync::watch::Receiver<bool>,
 ) {
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -6,6 +6,9 @@ use quipu_wire::json::problem::Problem;
 
 use super::answer::Refused;
 
+/// What nearly all bodies are, of requests and of replies.
+pub const JSON: &str = "application/json";
+
 /// Whether a body of this type can be JSON. Without a type it is taken for JSON, and so is what `curl -d` sends as a
 /// form: the body itself is read strictly.
 pub fn check_type(headers: &HeaderMap) -> Result<(), Refused> {
@@ -31,32 +34,34 @@ fn is_json(value: &HeaderValue) -> bool {
     is_json && is_utf8
 }
 
-/// Whether the caller takes JSON.
-pub fn check_accept(headers: &HeaderMap) -> Result<(), Refused> {
+/// Whether the caller takes a reply of this type.
+pub fn check_accept(headers: &HeaderMap, wanted: &str) -> Result<(), Refused> {
     let mut ranges = headers.get_all(ACCEPT).iter().peekable();
-    if ranges.peek().is_none() || ranges.any(takes_json) {
+    if ranges.peek().is_none() || ranges.any(|value| takes(value, wanted)) {
         return Ok(());
     }
-    let detail = "replies are application/json, which the header Accept excludes";
+    let detail = format!("replies are {wanted}, which the header Accept excludes");
     Err(Problem::new(406, "not-acceptable", detail).into())
 }
 
-fn takes_json(value: &HeaderValue) -> bool {
+fn takes(value: &HeaderValue, wanted: &str) -> bool {
     // A header nobody understands is no reason to refuse.
     let Ok(text) = value.to_str() else { return true };
-    text.trim().is_empty() || text.split(',').any(range_takes_json)
+    text.trim().is_empty() || text.split(',').any(|range| range_takes(range, wanted))
 }
 
-fn range_takes_json(range: &str) -> bool {
+fn range_takes(range: &str, wanted: &str) -> bool {
     let mut parts = range.split(';').map(str::trim);
     let kind = parts.next().unwrap_or_default();
     let excluded = parts.any(|parameter| {
         let weight = parameter.strip_prefix("q=").or(parameter.strip_prefix("Q="));
         weight.is_some_and(|weight| weight.parse::<f32>().is_ok_and(|weight| weight == 0.0))
     });
-    let fits =
-        ["*/*", "application/*", "application/json"].iter().any(|known| kind.eq_ignore_ascii_case(known))
-            || kind.to_ascii_lowercase().ends_with("+json");
+    let family = wanted.split('/').next().unwrap_or_default();
+    let fits = kind == "*/*"
+        || kind.eq_ignore_ascii_case(wanted)
+        || kind.strip_suffix("/*").is_some_and(|of| of.eq_ignore_ascii_case(family))
+        || wanted == JSON && kind.to_ascii_lowercase().ends_with("+json");
     fits && !excluded
 }
 
@@ -91,7 +96,7 @@ mod tests {
 
     #[test]
     fn types_of_replies() {
-        assert!(check_accept(&HeaderMap::new()).is_ok());
+        assert!(check_accept(&HeaderMap::new(), JSON).is_ok());
         for (accept, takes) in [
             ("*/*", true),
             ("", true),
@@ -103,7 +108,13 @@ mod tests {
             ("application/json;q=0", false),
             ("application/xml, text/*", false),
         ] {
-            assert_eq!(check_accept(&headers("accept", accept)).is_ok(), takes, "{accept}");
+            assert_eq!(check_accept(&headers("accept", accept), JSON).is_ok(), takes, "{accept}");
+        }
+        for (accept, takes) in
+            [("text/event-stream", true), ("text/*", true), ("*/*", true), ("application/json", false)]
+        {
+            let taken = check_accept(&headers("accept", accept), "text/event-stream");
+            assert_eq!(taken.is_ok(), takes, "{accept}");
         }
     }
 }

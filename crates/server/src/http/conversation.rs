@@ -17,6 +17,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 
 use super::front::REQUEST_ID;
 
@@ -61,6 +62,10 @@ pub struct Conversation {
     state: AtomicU64,
     /// Whether the other end does not take what is sent to it.
     blocked: AtomicBool,
+    /// Tells that it does again.
+    unblocked: Notify,
+    /// Whether its reply is one without an end, which nobody waits for.
+    endless: AtomicBool,
     /// The status to say before the connection is closed.
     last_word: Mutex<Option<u16>>,
     /// The socket, once nobody serves it any more.
@@ -71,8 +76,8 @@ impl Conversation {
     /// One that begins now.
     pub fn new(ticks: Arc<Ticks>) -> Arc<Conversation> {
         let state = AtomicU64::new(ticks.now() << 2);
-        let (blocked, last_word, returned) = Default::default();
-        Arc::new(Conversation { ticks, state, blocked, last_word, returned })
+        let (blocked, unblocked, endless, last_word, returned) = Default::default();
+        Arc::new(Conversation { ticks, state, blocked, unblocked, endless, last_word, returned })
     }
 
     /// Notes what it does from now on. Returns whether it may: not if it was given up.
@@ -120,6 +125,23 @@ impl Conversation {
         self.blocked.load(Ordering::Relaxed)
     }
 
+    /// Waits until the other end takes its reply. There is one who waits: whoever makes the reply.
+    pub async fn unblocked(&self) {
+        while self.is_blocked() {
+            self.unblocked.notified().await;
+        }
+    }
+
+    /// Its reply is one without an end.
+    pub fn never_ends(&self) {
+        self.endless.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether its reply is one without an end.
+    pub fn is_endless(&self) -> bool {
+        self.endless.load(Ordering::Relaxed)
+    }
+
     /// What to say before the connection is closed.
     pub fn say_last(&self, status: u16) {
         *self.last_word.lock() = Some(status);
@@ -140,7 +162,11 @@ impl Conversation {
     /// Notes that the other end took something, or that it takes nothing now.
     fn wrote(&self, took: bool) {
         if took || !self.is_blocked() {
+            let was_blocked = self.is_blocked();
             self.blocked.store(!took, Ordering::Relaxed);
+            if took && was_blocked {
+                self.unblocked.notify_one();
+            }
             // How long it is blocked counts from here; a reply that goes on is not idle either.
             let state = self.state.load(Ordering::Relaxed);
             let next = self.ticks.now() << 2 | state & 3;

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::Uri;
-use quipu_counting::{Action, Batch, Condition, Freshness, Refusal, Reply};
+use axum::http::{StatusCode, Uri};
+use quipu_counting::{Action, Add, Batch, Condition, Freshness, Refusal, Reply};
+use quipu_wire::json::hold::{AdjustBody, AdjustedBody};
 use quipu_wire::json::problem::Problem;
 use quipu_wire::json::request::{AddBody, BodyError, Direction, NoFields, SetBody};
 
 use super::App;
 use super::answer::{self, Answer, Refused};
-use super::execute::run;
+use super::execute::{run, run_one};
 use super::extract::{Body, Name, NoQuery, RequestId};
 use super::parameters::Parameters;
 use super::preconditions::Precondition;
@@ -27,7 +28,11 @@ pub async fn read(State(app): State<Arc<App>>, Name(key): Name, condition: Preco
         return Err(Problem::new(412, "condition-unmet", detail).into());
     }
     let is_known = !condition.holds(live);
-    Ok(if is_known { answer::not_modified(&reply) } else { answer::counter(&key, &reply, staleness_ms) })
+    Ok(if is_known {
+        answer::not_modified(&reply)
+    } else {
+        answer::counter(&key, &reply, staleness_ms, app.clock.now_ms())
+    })
 }
 
 /// How fresh a read must be. A strong one satisfies every `maxStalenessMs`.
@@ -35,7 +40,14 @@ pub fn freshness(query: Option<&str>) -> Result<Freshness, Refused> {
     if query.is_none() {
         return Ok(Freshness::Strong);
     }
-    let parameters = Parameters::parse(query, &["consistency", "maxStalenessMs"])?;
+    freshness_of(&Parameters::parse(query, &FRESHNESS)?)
+}
+
+/// The query parameters by which a read says how fresh it must be.
+pub const FRESHNESS: [&str; 2] = ["consistency", "maxStalenessMs"];
+
+/// The same of parameters among which there may be others.
+pub fn freshness_of(parameters: &Parameters) -> Result<Freshness, Refused> {
     let max_staleness_ms =
         parameters.read("maxStalenessMs", "a number of milliseconds", |text| text.parse::<u64>().ok())?;
     let freshness = parameters.read("consistency", "strong or eventual", |text| match text {
@@ -47,12 +59,12 @@ pub fn freshness(query: Option<&str>) -> Result<Freshness, Refused> {
 }
 
 /// A counter, and how far behind that may be.
-async fn look(app: &App, key: &[u8], freshness: Freshness) -> Result<(Reply, u64), Refused> {
+pub async fn look(app: &App, key: &[u8], freshness: Freshness) -> Result<(Reply, u64), Refused> {
     let mut batch = Batch::default();
     batch.freshness = freshness;
     batch.push(key, Action::Read);
     let batch = run(app, batch).await?;
-    let reply = batch.replies[0];
+    let reply = batch.replies[0].clone();
     match reply.refusal {
         None => Ok((reply, batch.staleness_ms(0))),
         Some(refusal) => Err(Problem::unread(refusal).into()),
@@ -124,6 +136,29 @@ pub async fn delete(
     change(&app, &key, &id, &condition, |condition| Ok(Action::Delete(condition))).await
 }
 
+/// An addition that says why. It is a change like any other.
+pub async fn adjust(
+    State(app): State<Arc<App>>,
+    Name(key): Name,
+    id: RequestId,
+    condition: Precondition,
+    NoQuery: NoQuery,
+    body: Body,
+) -> Answer {
+    let body = body.parse::<AdjustBody>()?;
+    let (add, reason) = body.to_adjustment()?;
+    let with = |condition| Ok(Action::Add(Add { condition, ..add }));
+    let reply = changed(&app, &key, &id, &condition, with).await?;
+    if reply.refusal.is_some() {
+        return Ok(answer::change(&key, &reply));
+    }
+    if !reply.duplicate {
+        let (key, value) = (String::from_utf8_lossy(&key), reply.cell.value);
+        tracing::info!(?key, delta = add.delta, value, reason, "a counter was adjusted");
+    }
+    Ok(answer::changed(&reply, answer::json(StatusCode::OK, &AdjustedBody::of(&key, &reply, reason))))
+}
+
 async fn change(
     app: &App,
     key: &[u8],
@@ -131,8 +166,18 @@ async fn change(
     precondition: &Precondition,
     action: impl Fn(Condition) -> Result<Action, BodyError>,
 ) -> Answer {
+    Ok(answer::change(key, &changed(app, key, id, precondition, action).await?))
+}
+
+async fn changed(
+    app: &App,
+    key: &[u8],
+    id: &RequestId,
+    precondition: &Precondition,
+    action: impl Fn(Condition) -> Result<Action, BodyError>,
+) -> Result<Reply, Refused> {
     if let Some(condition) = precondition.simple() {
-        return Ok(answer::change(key, &attempt(app, key, id, action(condition)?).await?));
+        return run_one(app, Batch::default(), key, id.bytes(), action(condition)?).await;
     }
     if id.0.is_some() {
         // A retry would find the counter in another state, and be another request.
@@ -143,21 +188,12 @@ async fn change(
     for _ in 0..ATTEMPTS_MAX {
         let (found, _) = look(app, key, Freshness::Strong).await?;
         let live = found.exists.then_some(&found.cell);
-        let reply = attempt(app, key, id, action(precondition.in_state(live))?).await?;
+        let action = action(precondition.in_state(live))?;
+        let reply = run_one(app, Batch::default(), key, id.bytes(), action).await?;
         // Refused although it held a moment ago: somebody was faster.
         if reply.refusal != Some(Refusal::ConditionUnmet) || !precondition.holds(live) {
-            return Ok(answer::change(key, &reply));
+            return Ok(reply);
         }
     }
     Err(app.load.busy("others change this counter all the time; retry later, or name one ETag in If-Match"))
-}
-
-async fn attempt(app: &App, key: &[u8], id: &RequestId, action: Action) -> Result<Reply, Refused> {
-    let mut batch = Batch::default();
-    match id.bytes() {
-        Some(id) => batch.push_with_id(key, action, id, 0),
-        None => batch.push(key, action),
-    };
-    let batch = run(app, batch).await?;
-    Ok(batch.replies[0])
 }

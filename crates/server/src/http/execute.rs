@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use quipu_counting::{Batch, Execution, Unavailable};
+use quipu_counting::{Action, Batch, Counters, Execution, Reply, Unavailable};
 use quipu_wire::json::problem::{OUTCOME_UNKNOWN, Problem};
 use tokio::sync::oneshot;
 
@@ -13,38 +13,58 @@ use super::answer::Refused;
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs the batch and waits until what its replies reveal is as durable as the mode demands.
-pub async fn run(app: &App, mut batch: Batch) -> Result<Batch, Refused> {
-    let now_ms = app.clock.now_ms();
-    let offset = match app.counters.execute(&mut batch, now_ms).map_err(refused)? {
+pub async fn run(app: &App, batch: Batch) -> Result<Batch, Refused> {
+    run_on(&*app.counters, app.clock.now_ms(), batch).await
+}
+
+/// The same for who has no [`App`].
+pub async fn run_on(counters: &dyn Counters, now_ms: u64, mut batch: Batch) -> Result<Batch, Refused> {
+    let offset = match counters.execute(&mut batch, now_ms).map_err(refused)? {
         Execution::Done { offset } => offset,
         Execution::Pending => {
-            let (finished, offset) = in_time(finish(app, batch, now_ms)).await?;
+            let (finished, offset) = in_time(finish(counters, batch, now_ms)).await?;
             batch = finished;
             offset
         }
     };
-    if !app.counters.is_settled(offset) {
+    if !counters.is_settled(offset) {
         // Requests that have arrived at the same moment are executed first: one write or sync serves them all.
         tokio::task::yield_now().await;
     }
-    if !app.counters.is_settled(offset) {
-        in_time(settle(app, offset)).await?;
+    if !counters.is_settled(offset) {
+        in_time(settle(counters, offset)).await?;
     }
     Ok(batch)
 }
 
+/// Adds one request, under an id if it has one, and runs it. `batch` has the bytes that belong to the action, and nothing else.
+pub async fn run_one(
+    app: &App,
+    mut batch: Batch,
+    key: &[u8],
+    id: Option<&[u8]>,
+    action: Action,
+) -> Result<Reply, Refused> {
+    match id {
+        Some(id) => batch.push_with_id(key, action, id, 0),
+        None => batch.push(key, action),
+    };
+    let batch = run(app, batch).await?;
+    Ok(batch.replies[0].clone())
+}
+
 /// Runs what needs counters that are not in memory.
-async fn finish(app: &App, batch: Batch, now_ms: u64) -> Result<(Batch, u64), Unavailable> {
+async fn finish(counters: &dyn Counters, batch: Batch, now_ms: u64) -> Result<(Batch, u64), Unavailable> {
     let (sender, receiver) = oneshot::channel();
     // A receiver that is gone belongs to a client that is gone.
-    app.counters.finish(batch, now_ms, Box::new(move |batch, done| drop(sender.send((batch, done)))));
+    counters.finish(batch, now_ms, Box::new(move |batch, done| drop(sender.send((batch, done)))));
     let (batch, done) = receiver.await.map_err(|_| stopped())?;
     Ok((batch, done?))
 }
 
-async fn settle(app: &App, offset: u64) -> Result<(), Unavailable> {
+async fn settle(counters: &dyn Counters, offset: u64) -> Result<(), Unavailable> {
     let (sender, receiver) = oneshot::channel();
-    app.counters.when_settled(offset, Box::new(move |settled| drop(sender.send(settled))));
+    counters.when_settled(offset, Box::new(move |settled| drop(sender.send(settled))));
     receiver.await.map_err(|_| stopped())?
 }
 

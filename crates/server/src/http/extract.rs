@@ -29,7 +29,9 @@ impl<S: Sync> FromRequestParts<S> for Name {
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Name, Refused> {
         // The framework's own decoding insists on UTF-8, which a key need not be.
         let segment = parts.uri.path().split('/').nth(4).unwrap_or_default();
-        let what = if parts.uri.path().split('/').nth(3) == Some("policies") { "pattern" } else { "key" };
+        let mut words = parts.uri.path().split('/').skip(3);
+        let is_pattern = words.next() == Some("policies") || words.nth(1) == Some("aggregate");
+        let what = if is_pattern { "pattern" } else { "key" };
         Ok(Name(decode_name(segment, what).map_err(Problem::malformed)?))
     }
 }

@@ -18,7 +18,8 @@ use rand::{Rng, SeedableRng};
 use tower::Service;
 
 use super::answer::{self, Refused};
-use super::{App, content, counters, origin, packing, status};
+use super::content::JSON;
+use super::{App, content, counters, origin, packing, status, watch};
 
 /// The header that names a request: the client's own name for it, or ours.
 pub static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -54,6 +55,7 @@ impl Front {
     /// From now on every reply ends its connection.
     pub fn stop(&self) {
         self.is_stopping.store(true, Ordering::Relaxed);
+        self.app.hub.close();
     }
 
     /// The reply to one request.
@@ -145,7 +147,8 @@ fn check(request: &Request) -> Result<(), Refused> {
         return Err(Problem::new(501, "unsupported-coding", detail).into());
     }
     if request.uri().path().starts_with("/api/") {
-        content::check_accept(headers)?;
+        let kind = if request.uri().path() == watch::PATH { watch::EVENT_STREAM } else { JSON };
+        content::check_accept(headers, kind)?;
     }
     // Whoever reads is stopped by the browser itself, because no reply allows other pages to see it.
     let reads = matches!(*request.method(), Method::GET | Method::HEAD);

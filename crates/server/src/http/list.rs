@@ -55,7 +55,7 @@ fn listing(query: Option<&str>) -> Result<Listing, Refused> {
 }
 
 /// A walk reads from disk, so it must not hold a thread that others are served by.
-async fn walk(app: &Arc<App>, listing: Listing) -> Result<ListPage, Refused> {
+pub async fn walk(app: &Arc<App>, listing: Listing) -> Result<ListPage, Refused> {
     let turn = app.load.walk().await?;
     let app = Arc::clone(app);
     let walked = tokio::task::spawn_blocking(move || {

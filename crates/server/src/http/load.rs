@@ -1,7 +1,7 @@
 //! How much HTTP may take on at a time, and how much it has.
 //!
-//! Three things are bounded beside connections: requests in flight, the bytes of large bodies (of requests being read
-//! and of replies being sent), and walks over many counters. What is above a bound is told to come again, before any
+//! Four things are bounded beside connections: requests in flight, the bytes of large bodies (of requests being read
+//! and of replies being sent), walks over many counters, and clients that watch. What is above a bound is told to come again, before any
 //! work is done for it.
 
 use std::sync::Arc;
@@ -78,6 +78,16 @@ pub struct Load {
     pub connections_rejected: AtomicU64,
     /// Requests told to come again.
     pub shed: AtomicU64,
+    watching: AtomicUsize,
+}
+
+/// A client that watches, until dropped.
+pub struct Watching(Arc<Load>);
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.0.watching.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// A request in flight, until dropped.
@@ -112,6 +122,7 @@ impl Load {
             connections: AtomicUsize::new(0),
             connections_rejected: AtomicU64::new(0),
             shed: AtomicU64::new(0),
+            watching: AtomicUsize::new(0),
             limits,
         }
     }
@@ -126,6 +137,21 @@ impl Load {
         let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
         let entered = InFlight(self);
         (before < self.limits.in_flight_max).then_some(entered)
+    }
+
+    /// How many clients watch.
+    pub fn watching(&self) -> usize {
+        self.watching.load(Ordering::Relaxed)
+    }
+
+    /// Admits a client that stays for as long as it likes: half of the connections at most, so that others are served too.
+    pub fn watch(self: &Arc<Load>) -> Result<Watching, Refused> {
+        let before = self.watching.fetch_add(1, Ordering::Relaxed);
+        let watching = Watching(Arc::clone(self));
+        if before >= self.limits.connections_max.div_ceil(2) {
+            return Err(self.busy("too many clients watch counters; retry later"));
+        }
+        Ok(watching)
     }
 
     /// Room for a body of so many bytes.
@@ -176,5 +202,12 @@ mod tests {
         drop(room);
         assert!(load.reserve(40 << 10).is_ok() && load.reserve(usize::MAX).is_err());
         assert_eq!(load.shed.load(Ordering::Relaxed), 2);
+
+        let load = Arc::new(Load::new(Limits { connections_max: 3, ..Limits::default() }));
+        let (first, second) = (load.watch(), load.watch());
+        assert!(first.is_ok() && second.is_ok() && load.watch().is_err());
+        drop(first);
+        assert_eq!(load.watching(), 1);
+        assert!(load.watch().is_ok());
     }
 }

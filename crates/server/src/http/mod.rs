@@ -8,12 +8,14 @@
 //! | `extract`, `parameters`, `preconditions`, `content`, `origin` | what is taken from a request, and what is refused |
 //! | `execute` | runs a batch and waits until its replies may be shown |
 //! | `answer`, `packing` | replies and problems as responses; large ones packed |
-//! | `counters`, `batches`, `list`, `policies`, `status` | the handlers |
+//! | `counters`, `batches`, `list`, `hot`, `uniques`, `windows`, `history`, `quotas`, `holds`, `policies`, `status` | the handlers |
+//! | `watch` | counters while they change |
 //! | `openapi`, `docs` | the API described, for programs and for people |
 //!
 //! A handler runs its batch inline, on the thread that read the request; only what must wait (a counter on disk,
 //! the sync of the log) gives the thread back.
 
+mod aggregate;
 mod answer;
 mod batches;
 mod cluster;
@@ -25,6 +27,9 @@ mod docs;
 mod execute;
 mod extract;
 mod front;
+mod history;
+mod holds;
+mod hot;
 mod list;
 mod load;
 mod openapi;
@@ -33,9 +38,13 @@ mod packing;
 mod parameters;
 mod policies;
 mod preconditions;
+mod quotas;
 mod status;
 #[cfg(test)]
 mod tests;
+mod uniques;
+mod watch;
+mod windows;
 
 use std::sync::{Arc, OnceLock};
 
@@ -53,6 +62,7 @@ use crate::serve::Health;
 pub use connections::{FAREWELLS_MAX, Server};
 pub use front::Front;
 pub use load::{Limits, Load};
+pub use watch::Hub;
 
 /// What every handler reaches.
 pub struct App {
@@ -70,6 +80,8 @@ pub struct App {
     pub x_request_id: bool,
     /// What is bounded, and how much there is of it.
     pub load: Arc<Load>,
+    /// Where changes come together that somebody watches.
+    pub hub: Arc<Hub>,
     /// `/openapi.json`, once somebody has asked for it.
     pub openapi: OnceLock<Bytes>,
 }
@@ -86,8 +98,21 @@ fn router(app: Arc<App>) -> Router {
         .route("/api/v1/counters/{key}/increment", post(counters::increment))
         .route("/api/v1/counters/{key}/decrement", post(counters::decrement))
         .route("/api/v1/counters/{key}/reset", post(counters::reset))
+        .route("/api/v1/counters/{key}/aggregate", get(aggregate::aggregate))
+        .route("/api/v1/hot", get(hot::hot))
+        .route("/api/v1/counters/{key}/adjust", post(counters::adjust))
+        .route("/api/v1/counters/{key}/observe", post(uniques::observe))
+        .route("/api/v1/counters/{key}/merge", post(uniques::merge))
+        .route("/api/v1/counters/{key}/window", get(windows::read))
+        .route("/api/v1/counters/{key}/history", get(history::read))
+        .route("/api/v1/counters/{key}/acquire", post(quotas::acquire))
+        .route("/api/v1/acquire", post(quotas::acquire_all))
+        .route("/api/v1/counters/{key}/reserve", post(holds::reserve))
+        .route("/api/v1/holds/{id}/commit", post(holds::commit))
+        .route("/api/v1/holds/{id}/void", post(holds::void))
         .route("/api/v1/policies", get(policies::list))
         .route("/api/v1/policies/{pattern}", get(policies::read).put(policies::set).delete(policies::delete))
+        .route(watch::PATH, get(watch::watch))
         .route("/api/v1/cluster", get(cluster::read))
         .route("/api/v1/cluster/nodes/{node}", axum::routing::delete(cluster::remove))
         .route("/openapi.json", get(openapi::serve))

@@ -5,7 +5,7 @@ use quipu_wire::json::problem::Problem;
 use super::answer::Refused;
 use super::extract::decode;
 
-/// The query parameters of a call that takes some: names it knows, each at most once, values percent-decoded to any
+/// The query parameters of a call that takes some: names it knows, most at most once, values percent-decoded to any
 /// bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Parameters(Vec<(&'static str, Vec<u8>)>);
@@ -13,6 +13,15 @@ pub struct Parameters(Vec<(&'static str, Vec<u8>)>);
 impl Parameters {
     /// Reads `query`; a name that is not among `known` is refused rather than ignored.
     pub fn parse(query: Option<&str>, known: &[&'static str]) -> Result<Parameters, Refused> {
+        Parameters::parse_repeated(query, known, &[])
+    }
+
+    /// The same; those of `repeated` may be given more than once.
+    pub fn parse_repeated(
+        query: Option<&str>,
+        known: &[&'static str],
+        repeated: &[&'static str],
+    ) -> Result<Parameters, Refused> {
         let mut found: Vec<(&'static str, Vec<u8>)> = Vec::new();
         for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -21,7 +30,7 @@ impl Parameters {
                     format!("the query parameter {name} is not known here; there are {}", known.join(", "));
                 return Err(Problem::malformed(detail).into());
             };
-            if found.iter().any(|(other, _)| other == name) {
+            if !repeated.contains(name) && found.iter().any(|(other, _)| other == name) {
                 let detail = format!("the query parameter {name} is given more than once");
                 return Err(Problem::malformed(detail).into());
             }
@@ -31,6 +40,11 @@ impl Parameters {
             found.push((name, value));
         }
         Ok(Parameters(found))
+    }
+
+    /// The bytes of a parameter, as often as it is given.
+    pub fn all(&self, name: &str) -> impl Iterator<Item = &[u8]> {
+        self.0.iter().filter(move |(known, _)| *known == name).map(|(_, value)| &value[..])
     }
 
     /// The bytes of a parameter.

@@ -54,7 +54,7 @@ async fn store(app: &Arc<App>, pattern: &[u8], policy: Option<Policy>) -> Result
 }
 
 /// What waits for the disk must not hold a thread that others are served by.
-async fn waiting<T: Send + 'static>(
+pub async fn waiting<T: Send + 'static>(
     app: &Arc<App>,
     work: impl FnOnce(&App) -> Result<T, Unavailable> + Send + 'static,
 ) -> Result<T, Refused> {

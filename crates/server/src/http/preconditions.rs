@@ -109,6 +109,20 @@ impl<S: Sync> FromRequestParts<S> for Precondition {
     }
 }
 
+/// For calls that take no condition: one that was passed over would be worse than an error.
+pub struct Unconditional;
+
+impl<S: Sync> FromRequestParts<S> for Unconditional {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Unconditional, Refused> {
+        match [IF_MATCH, IF_NONE_MATCH].into_iter().find(|name| parts.headers.contains_key(name)) {
+            None => Ok(Unconditional),
+            Some(_) => Err(Problem::malformed("this call takes neither If-Match nor If-None-Match").into()),
+        }
+    }
+}
+
 fn precondition(headers: &HeaderMap) -> Result<Precondition, String> {
     if !headers.contains_key(IF_MATCH) && !headers.contains_key(IF_NONE_MATCH) {
         return Ok(Precondition::default());

@@ -4,6 +4,7 @@
 mod described;
 mod outages;
 mod protocol;
+mod watching;
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use quipu_engine::{Engine, Options};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{App, Front, Limits, Load};
+use super::{App, Front, Hub, Limits, Load};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::serve::Health;
@@ -47,10 +48,12 @@ impl Api {
     fn over(counters: Arc<dyn Counters>, x_request_id: bool) -> Api {
         let health = Arc::new(Health::default());
         let load = Arc::new(Load::new(Limits { in_flight_max: 2, ..Limits::default() }));
+        let clock = Arc::new(Clock::new());
         let app = App {
             cluster: None,
             counters: Arc::clone(&counters),
-            clock: Arc::new(Clock::new()),
+            hub: Hub::new(Arc::clone(&counters), Arc::clone(&clock)),
+            clock,
             metrics: Arc::new(Metrics::new(counters, None, Some(Arc::clone(&load)))),
             health: Arc::clone(&health),
             x_request_id,

@@ -13,7 +13,7 @@ use quipu_wire::refusal::unavailable_line;
 use quipu_wire::resp::{Encoder, Protocol};
 
 use super::commands::walks::Keys;
-use super::commands::{cluster, walks};
+use super::commands::{cluster, kinds, own, totals, walks};
 use crate::cluster::map::Map;
 
 /// Two, so that one long KEYS does not stop everyone's SCAN.
@@ -65,6 +65,30 @@ pub enum Job {
         /// How many are wanted; none only counts them.
         most: Option<usize>,
     },
+    /// PFMERGE.
+    Merge {
+        /// What sees it all.
+        destination: Vec<u8>,
+        /// What has seen it.
+        sources: Vec<Vec<u8>>,
+    },
+    /// Q.SUM.
+    Sum {
+        /// Which counters are wanted.
+        pattern: Vec<u8>,
+    },
+    /// Q.TOP.
+    Top {
+        /// What the keys of the wanted counters begin with.
+        prefix: Vec<u8>,
+        /// How many are wanted.
+        count: usize,
+    },
+    /// Q.HOT.
+    Hot {
+        /// How many keys.
+        n: usize,
+    },
     /// Q.POLICY SET and Q.POLICY DEL.
     SetPolicy {
         /// For which keys.
@@ -111,6 +135,14 @@ impl Job {
             Job::KeysInSlot { map, slot, most } => {
                 cluster::answer_keys_in_slot(map, *slot, *most, now_ms, &mut encoder)
             }
+            Job::Merge { destination, sources } => {
+                kinds::answer_merge(counters, (destination, sources), now_ms, &mut encoder)
+            }
+            Job::Sum { pattern } => totals::answer_sum(counters, pattern, now_ms, &mut encoder),
+            Job::Top { prefix, count } => {
+                totals::answer_top(counters, (prefix, *count), now_ms, protocol, &mut encoder)
+            }
+            Job::Hot { n } => counters.hot(*n, now_ms).map(|told| own::encode_hot(&told, &mut encoder)),
             Job::SetPolicy { pattern, policy } => {
                 let stores = policy.is_some();
                 counters

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use quipu_counting::Refusal;
 use quipu_counting::slot::slot;
+use quipu_counting::{Ending, Refusal};
 use quipu_wire::commands::{Command, CommandSpec, Flags, is_http_request};
 use quipu_wire::refusal::error_line;
 use quipu_wire::resp::{Arguments, errors};
@@ -13,8 +13,8 @@ use rand::{Rng, SeedableRng};
 use super::Shared;
 use super::background::Job;
 use super::commands::{
-    Complaint, Deadline, Drafted, additions, cluster, is_option, keyspace, objects, own, resolve, values,
-    walks,
+    Complaint, Deadline, Drafted, additions, cluster, is_option, keyspace, kinds, objects, own, resolve,
+    totals, values, walks,
 };
 use super::plan::{Draft, Plan, REQUESTS_PER_BATCH_MAX, Unit};
 use super::session::{Mute, Session};
@@ -329,6 +329,15 @@ impl Interpreter<'_> {
             Command::FlushAll | Command::FlushDb => keyspace::clear(draft, arguments.tail(1)),
             Command::QAdd => own::add(draft, arguments, now_ms),
             Command::QBatch => own::batch(draft, arguments),
+            Command::PfAdd => kinds::observe(draft, key, arguments.tail(2)),
+            Command::PfCount => kinds::estimate(draft, arguments.tail(1)),
+            Command::QWGet => kinds::window(draft, key, value),
+            Command::QAcquire => kinds::acquire(draft, arguments),
+            Command::QHold => kinds::hold(draft, arguments),
+            Command::QCommit => {
+                kinds::amount(arguments.get(2)).and_then(|ending| kinds::end(draft, key, ending))
+            }
+            Command::QVoid => kinds::end(draft, key, Ending::Void),
             Command::QStat => keyspace::look(draft, key, Plan::Statistics),
             Command::ObjectEncoding
             | Command::ObjectFreq
@@ -379,6 +388,10 @@ pub(super) fn job(
             Some(Ok(Job::RandomKey { map: map.cloned(), draw: SmallRng::from_os_rng().random() }))
         }
         Command::DbSize => map.map(|map| Ok(Job::CountLed { map: Arc::clone(map) })),
+        Command::PfMerge => Some(kinds::merge(arguments.tail(1))),
+        Command::QSum => Some(totals::sum(arguments)),
+        Command::QTop => Some(totals::top(arguments)),
+        Command::QHot => Some(own::hot(arguments.tail(1))),
         Command::QPolicySet | Command::QPolicyDel => Some(own::change_policy(command, arguments.tail(2))),
         Command::ClusterCountKeysInSlot | Command::ClusterGetKeysInSlot => {
             map.map(|map| cluster::keys_in_slot(map, command, arguments))

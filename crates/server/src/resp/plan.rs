@@ -72,6 +72,18 @@ pub enum Plan {
     SaturatedAndApplied,
     /// `[value, applied, version, duplicate]`: Q.ADD.
     Addition,
+    /// Whether any of so many requests changed a sketch, as 1 or 0: PFADD.
+    Observed(u32),
+    /// How many different items so many counters have seen: PFCOUNT.
+    Estimate(u32),
+    /// What was counted in the last so many milliseconds, which are eight literal bytes: Q.WGET.
+    WindowSum,
+    /// `[allowed, remaining, reset]`: Q.ACQUIRE.
+    Acquired,
+    /// `[hold, expiry]` of a counter whose key is so many literal bytes: Q.HOLD.
+    Reserved(u32),
+    /// `[value, applied, version, duplicate]`: Q.COMMIT, Q.VOID.
+    Ended,
     /// `[last sequence, duplicate]` for so many requests of one producer session: Q.BATCH.
     Session(u32),
     /// All there is to know: Q.STAT.

@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 
-use quipu_counting::{NEVER, Refusal, Reply, Unavailable};
-use quipu_wire::dump::write_integer;
+use quipu_counting::{Detail, Kind, NEVER, Refusal, Reply, Unavailable};
+use quipu_wire::dump::{write_integer, write_string};
 use quipu_wire::refusal::{error_line, unavailable_line};
 use quipu_wire::resp::{Encoder, errors};
 
+use super::commands::kinds;
 use super::plan::{Plan, Unit, View};
 use super::session::Session;
 use super::transaction::Outcome;
@@ -80,13 +81,15 @@ impl<'d> Renderer<'d, '_> {
                 let reply = &self.take(1)[0];
                 match reply.refusal {
                     None => self.encoder.integer(reply.cell.value),
+                    Some(Refusal::WrongKind) => self.encoder.error(errors::NOT_AN_INTEGER),
                     Some(refusal) => self.refuse(refusal, reply),
                 }
             }
             (Plan::Bulk, None) => {
                 let reply = &self.take(1)[0];
                 match reply.refusal {
-                    None => self.value_or_null(reply.exists, reply.cell.value),
+                    None if reply.detail.is_none() => self.value_or_null(reply.exists, reply.cell.value),
+                    None => self.value_of_whole(reply),
                     Some(refusal) => self.refuse(refusal, reply),
                 }
             }
@@ -183,7 +186,44 @@ impl<'d> Renderer<'d, '_> {
                     None => self.encoder.null(),
                 }
             }
+            (Plan::WindowSum, unavailable) => {
+                let last_ms = self.take_literal(8).try_into().map_or(0, u64::from_le_bytes);
+                if let Some(reason) = unavailable {
+                    return self.encoder.error(unavailable_line(reason));
+                }
+                match kinds::window_sum(&self.take(1)[0], last_ms, self.now_ms) {
+                    Ok(sum) => self.encoder.integer(sum.clamp(i64::MIN.into(), i64::MAX.into()) as i64),
+                    Err(refusal) => self.encoder.error(error_line(refusal, 0)),
+                }
+            }
+            (Plan::Reserved(length), unavailable) => {
+                let key = self.take_literal(length);
+                if let Some(reason) = unavailable {
+                    return self.encoder.error(unavailable_line(reason));
+                }
+                let reply = &self.take(1)[0];
+                match (reply.refusal, kinds::held(reply, key)) {
+                    (Some(refusal), _) => self.refuse(refusal, reply),
+                    (None, Some((hold, expires_at_ms))) => {
+                        self.encoder.array(2);
+                        self.encoder.bulk(hold.as_bytes());
+                        self.encoder.integer(clamp(expires_at_ms));
+                    }
+                    (None, None) => self.encoder.null(),
+                }
+            }
             (_, Some(reason)) => self.encoder.error(unavailable_line(reason)),
+            (Plan::Observed(count), None) => {
+                let replies = self.take(count);
+                match replies.iter().find_map(|reply| reply.refusal) {
+                    Some(refusal) => kinds::refuse(refusal, &mut self.encoder),
+                    None => self.encoder.integer(replies.iter().any(|reply| reply.applied & 1 != 0).into()),
+                }
+            }
+            (Plan::Estimate(count), None) => match kinds::union(self.take(count), self.now_ms) {
+                Ok(all) => self.encoder.integer(clamp(all.estimate())),
+                Err(refusal) => kinds::refuse(refusal, &mut self.encoder),
+            },
             (Plan::Bulks(count), None) => {
                 let replies = self.take(count);
                 if let Some((refusal, reply)) = first_refused(replies) {
@@ -191,7 +231,7 @@ impl<'d> Renderer<'d, '_> {
                 }
                 self.encoder.array(replies.len());
                 for reply in replies {
-                    self.value_or_null(reply.exists, reply.cell.value);
+                    self.value_of_whole(reply);
                 }
             }
             (Plan::OkForAll(count), None) => {
@@ -264,9 +304,10 @@ impl<'d> Renderer<'d, '_> {
         match (plan, reply.refusal) {
             (Plan::OkOrNull, None) => self.encoder.ok(),
             (Plan::OkOrNull, Some(_)) if unmet => self.encoder.null(),
-            (Plan::Previous, refusal) if refusal.is_none() || unmet => {
-                self.value_or_null(reply.existed, reply.previous);
-            }
+            (Plan::Previous, refusal) if refusal.is_none() || unmet => match sketch(reply, self.now_ms) {
+                Some(sketch) => self.encoder.bulk(&sketch),
+                None => self.value_or_null(reply.existed, reply.previous),
+            },
             (Plan::Held, refusal) if refusal.is_none() || unmet => self.encoder.integer((!unmet).into()),
             (Plan::SaturatedAndApplied, Some(Refusal::Overflow)) => {
                 self.encoder.error(errors::APPLIED_WOULD_OVERFLOW);
@@ -279,17 +320,23 @@ impl<'d> Renderer<'d, '_> {
                 self.encoder.integer(reply.applied);
             }
             (Plan::Addition, None | Some(Refusal::BelowFloor | Refusal::AboveCeiling)) => {
-                self.encoder.array(4);
-                self.encoder.integer(reply.cell.value);
-                self.encoder.integer(reply.applied);
-                self.encoder.integer(clamp(reply.cell.version));
-                self.encoder.integer(reply.duplicate.into());
+                self.addition(reply)
+            }
+            (Plan::Acquired, None | Some(Refusal::OverQuota)) => self.quota(reply),
+            (Plan::Ended, Some(Refusal::IdReused)) => self.refuse(Refusal::HoldEnded, reply),
+            (Plan::Ended, None) => self.addition(reply),
+            (Plan::ValueAndApplied | Plan::SaturatedAndApplied, Some(Refusal::WrongKind)) => {
+                self.encoder.error(errors::NOT_AN_INTEGER);
             }
             (Plan::Restored, Some(_)) if unmet => self.encoder.error(errors::BUSY_KEY),
             (_, Some(refusal)) => self.refuse(refusal, reply),
             (Plan::TypeName, None) => self.encoder.simple(if reply.exists { "string" } else { "none" }),
             (Plan::TextLength, None) => {
-                let length = if reply.exists { reply.cell.value.to_string().len() } else { 0 };
+                let length = match sketch(reply, self.now_ms) {
+                    Some(sketch) => sketch.len(),
+                    None if reply.exists => reply.cell.value.to_string().len(),
+                    None => 0,
+                };
                 self.encoder.integer(length as i64);
             }
             (Plan::TimeLeft(unit), None) => {
@@ -312,26 +359,61 @@ impl<'d> Renderer<'d, '_> {
         if !reply.exists {
             return self.encoder.null();
         }
+        let sketch = sketch(reply, self.now_ms);
         match plan {
-            Plan::Encoding => self.encoder.bulk(b"int"),
+            Plan::Encoding => self.encoder.bulk(if sketch.is_some() { b"raw" } else { b"int" }),
             Plan::IdleTime => {
                 self.encoder.integer(clamp(self.now_ms.saturating_sub(cell.updated_at_ms) / 1000));
             }
             Plan::ReferenceCount => {
-                let is_shared = SHARED_INTEGERS.contains(&cell.value);
+                let is_shared = SHARED_INTEGERS.contains(&cell.value) && sketch.is_none();
                 self.encoder.integer(if is_shared { i32::MAX.into() } else { 1 });
             }
             Plan::Usage(key_bytes) => {
                 let is_compact = cell.expires_at_ms == NEVER && i32::try_from(cell.value).is_ok();
                 let cell_bytes = if is_compact { COMPACT_BYTES } else { WIDE_BYTES };
-                self.encoder.integer(cell_bytes + i64::from(key_bytes));
+                let body_bytes = match reply.detail.as_deref() {
+                    Some(Detail::Body(body, _)) => body.memory_bytes() as i64,
+                    _ => 0,
+                };
+                self.encoder.integer(cell_bytes + body_bytes + i64::from(key_bytes));
             }
             _ => {
                 let mut payload = Vec::new();
-                write_integer(&mut payload, cell.value);
+                match sketch {
+                    Some(sketch) => write_string(&mut payload, &sketch),
+                    None => write_integer(&mut payload, cell.value),
+                }
                 self.encoder.bulk(&payload);
             }
         }
+    }
+
+    /// What GET shows of a counter: its value, or its sketch.
+    fn value_of_whole(&mut self, reply: &Reply) {
+        match sketch(reply, self.now_ms) {
+            Some(sketch) => self.encoder.bulk(&sketch),
+            None => self.value_or_null(reply.exists, reply.cell.value),
+        }
+    }
+
+    fn addition(&mut self, reply: &Reply) {
+        self.encoder.array(4);
+        self.encoder.integer(reply.cell.value);
+        self.encoder.integer(reply.applied);
+        self.encoder.integer(clamp(reply.cell.version));
+        self.encoder.integer(reply.duplicate.into());
+    }
+
+    fn quota(&mut self, reply: &Reply) {
+        let (remaining, reset_ms) = match reply.detail.as_deref() {
+            Some(Detail::Quota { used, limit, reset_ms }) => (limit.saturating_sub(*used).max(0), *reset_ms),
+            _ => (0, 0),
+        };
+        self.encoder.array(3);
+        self.encoder.integer(reply.refusal.is_none().into());
+        self.encoder.integer(remaining);
+        self.encoder.integer(clamp(reset_ms));
     }
 
     fn value_or_null(&mut self, exists: bool, value: i64) {
@@ -367,7 +449,11 @@ impl<'d> Renderer<'d, '_> {
             self.encoder.bulk(name.as_bytes());
             self.encoder.integer(number);
         }
-        for text in ["kind", "sum", "mode", "strong"] {
+        let kind = match reply.detail.as_deref() {
+            Some(Detail::Body(body, _)) => body.kind().name(),
+            _ => "sum",
+        };
+        for text in ["kind", kind, "mode", "strong"] {
             self.encoder.bulk(text.as_bytes());
         }
     }
@@ -375,6 +461,16 @@ impl<'d> Renderer<'d, '_> {
     #[cold]
     fn refuse(&mut self, refusal: Refusal, reply: &Reply) {
         self.encoder.error(error_line(refusal, reply.cell.value));
+    }
+}
+
+/// The value of a counter of uniques, as Redis has it.
+fn sketch(reply: &Reply, now_ms: u64) -> Option<Vec<u8>> {
+    match reply.detail.as_deref() {
+        Some(Detail::Body(body, _)) if body.kind() == Kind::Unique => {
+            kinds::union(std::slice::from_ref(reply), now_ms).ok().map(|unique| unique.to_redis())
+        }
+        _ => None,
     }
 }
 

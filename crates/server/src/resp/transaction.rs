@@ -85,6 +85,9 @@ fn is_staged(command: Command, is_of_cluster: bool) -> bool {
             | Command::Scan
             | Command::Keys
             | Command::RandomKey
+            | Command::QSum
+            | Command::QTop
+            | Command::QHot
             | Command::QPolicySet
             | Command::QPolicyDel
             | Command::QPolicyGet
@@ -118,6 +121,10 @@ impl Interpreter<'_> {
     /// A command behind MULTI.
     pub(super) fn queue(&mut self, spec: &CommandSpec, arguments: Arguments<'_, '_>) -> Drafted {
         let Some(transaction) = &mut self.session.transaction else { return Ok(()) };
+        if spec.command == Command::PfMerge {
+            transaction.aborted = true;
+            return Err("ERR PFMERGE is not possible in a transaction: it reads before it writes".into());
+        }
         if !transaction.queue(arguments) {
             transaction.aborted = true;
             return Err(TRANSACTION_FULL.into());

@@ -138,7 +138,7 @@ impl Redis {
             let mut redis = Redis { child, port };
             let begun = Instant::now();
             while begun.elapsed() < PATIENCE {
-                if TcpStream::connect(("127.0.0.1", port)).is_ok() {
+                if redis.answers() {
                     return redis;
                 }
                 if redis.child.try_wait().is_ok_and(|status| status.is_some()) {
@@ -148,6 +148,15 @@ impl Redis {
             }
         }
         panic!("redis-server did not start");
+    }
+
+    /// Whether it listens: it and no other, which may have taken the port and will end with another test.
+    fn answers(&self) -> bool {
+        let Ok(socket) = TcpStream::connect(self.address()) else { return false };
+        let mut client = Client::over(socket);
+        client.try_send(&command("INFO server"));
+        let process = format!("|process_id:{}|", self.child.id());
+        client.reply_bytes().is_some_and(|reply| show(&reply).contains(&process))
     }
 
     /// Where it listens.
@@ -177,7 +186,10 @@ pub struct Client {
 impl Client {
     /// Connects.
     pub fn connect(address: SocketAddr) -> Client {
-        let socket = TcpStream::connect(address).expect("a connection");
+        Client::over(TcpStream::connect(address).expect("a connection"))
+    }
+
+    fn over(socket: TcpStream) -> Client {
         socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         socket.set_nodelay(true).expect("no delay");
         Client { socket, unread: Vec::new() }

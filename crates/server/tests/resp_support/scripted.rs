@@ -6,10 +6,11 @@
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
+use quipu_counting::aggregate::{Aggregate, Missing};
 use quipu_counting::service::{Finished, ScanPage};
 use quipu_counting::{
-    Action, Batch, Cell, Change, Counters, Execution, Limits, ListPage, Listing, Policies, Policy, Reply,
-    Unavailable, decide,
+    Action, Batch, Cell, Change, Counters, Execution, HotKeys, Limits, ListPage, Listing, Policies, Policy,
+    Reply, Unavailable, decide,
 };
 
 /// See above.
@@ -150,10 +151,19 @@ impl Counters for Scripted {
         Err(Unavailable::Unsupported("no command lists counters with their values".into()))
     }
 
+    fn aggregate(&self, _: &[u8], _: u64) -> Result<Aggregate, Unavailable> {
+        let missing = |partition| Missing { partition, why: "nobody leads it at the moment".to_owned() };
+        Ok(Aggregate { parts: Vec::new(), missing: vec![missing(3), missing(5)] })
+    }
+
     fn random_key(&self, draw: u64, _: u64) -> Result<Option<Vec<u8>>, Unavailable> {
         let state = self.state.lock();
         let at = draw as usize % state.cells.len().max(1);
         Ok(state.cells.keys().nth(at).cloned())
+    }
+
+    fn hot(&self, _: usize, _: u64) -> Result<HotKeys, Unavailable> {
+        Err(Unavailable::Unsupported("nobody counts requests here".into()))
     }
 
     fn facts(&self) -> Vec<(&'static str, u64)> {

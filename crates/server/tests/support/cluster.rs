@@ -35,9 +35,15 @@ pub fn quipu(arguments: &[&str]) -> String {
 
 /// The data folders of a new cluster.
 pub fn found(folder: &Path, nodes: usize) -> Vec<PathBuf> {
+    found_with(folder, nodes, &[])
+}
+
+/// The same with more arguments of `quipu cluster init`.
+pub fn found_with(folder: &Path, nodes: usize, arguments: &[&str]) -> Vec<PathBuf> {
     let data: Vec<PathBuf> = (1..=nodes).map(|node| folder.join(format!("node-{node}"))).collect();
     let text = |path: &PathBuf| path.to_str().unwrap().to_string();
-    quipu(&["cluster", "init", "--data", &text(&data[0]), "--peer", &free_address()]);
+    let init = ["cluster", "init", "--data", &text(&data[0]), "--peer", &free_address()];
+    quipu(&[&init[..], arguments].concat());
     for joining in &data[1..] {
         let invitation = folder.join("invitation.toml");
         std::fs::write(&invitation, quipu(&["cluster", "invite", "--data", &text(&data[0])])).unwrap();

@@ -2,6 +2,7 @@
 #![allow(dead_code, clippy::unwrap_used)] // each test file uses its own part of this; a panic here is a failed test
 
 pub mod cluster;
+pub mod events;
 pub mod terminal;
 
 use std::io::{BufRead, BufReader, Read, Write};

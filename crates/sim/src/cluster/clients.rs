@@ -64,14 +64,14 @@ fn is_over(reply: &Reply) -> bool {
 }
 
 /// Asks some node once; `None` when it did not answer, or not for certain.
-async fn ask_once(world: &World, random: &mut SmallRng, mut batch: Batch) -> Option<Reply> {
+pub async fn ask_once(world: &World, random: &mut SmallRng, mut batch: Batch) -> Option<Reply> {
     let ids = world.machines.ids();
     let node = world.machines.node(ids[random.random_range(0..ids.len())]);
     let within = Duration::from_millis(random.random_range(50..5_000));
     let done = match node {
         Some(node) => timeout(within, async {
             node.execute(&mut batch).await;
-            batch.replies.first().copied()
+            batch.replies.first().cloned()
         })
         .await
         .ok()

@@ -19,10 +19,13 @@ use tokio::time::{Instant, sleep, timeout};
 use super::clients::{self, Asked, KEYS, Tally};
 use super::machines::Machines;
 use super::network::{Net, Weather};
+use super::wholes;
 use crate::violation::{Invariant, Violation};
 
 /// Partitions of every seeded world.
 const PARTITIONS: u16 = 2;
+/// Makes the chances of that client others than those of the world.
+const OF_WHOLES: u64 = 0x0077_686f_6c65;
 /// How long things may take that need no luck.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -117,12 +120,14 @@ async fn live(seed: u64, planted: Planted, is_traced: bool) -> Result<Stats, Vio
     let nodes: NodeId = [3, 3, 3, 4, 5][random.random_range(0..5)];
     world.found(nodes).await.map_err(progress)?;
     let count = random.random_range(1..5);
-    let clients: Vec<_> = (0..count)
+    let mut clients: Vec<_> = (0..count)
         .map(|number| {
             let random = SmallRng::seed_from_u64(random.random());
             tokio::spawn(clients::run(Arc::clone(&world), number, 160 / count, random))
         })
         .collect();
+    let of_wholes = SmallRng::seed_from_u64(seed ^ OF_WHOLES);
+    clients.push(tokio::spawn(wholes::run(Arc::clone(&world), of_wholes)));
     let faults = tokio::spawn(disturb(Arc::clone(&world), SmallRng::seed_from_u64(random.random())));
     // Faults end after a while, and then whoever still waits must be answered.
     let disturbed = faults.await.map_err(|error| progress(error.to_string()))?;

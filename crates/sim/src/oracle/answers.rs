@@ -1,6 +1,6 @@
 //! Whether what the engine says is what the model expects.
 
-use quipu_counting::{Cell, NEVER, Refusal, Reply};
+use quipu_counting::{Cell, Kind, NEVER, Refusal, Reply};
 
 use super::births::Births;
 use super::model::Expected;
@@ -52,6 +52,8 @@ fn as_reply(told: &Told, birth: u64) -> Reply {
             birth,
             expires_at_ms: told.expires.unwrap_or(NEVER),
         },
+        kind: Kind::Sum,
+        detail: None,
     }
 }
 

@@ -14,6 +14,12 @@ const CHAPTERS: &[(&str, &str, &str)] = &[
          do so by default. `Q.ADD` with an id does not.",
     ),
     ("quipu", "Counters, exactly once", "Commands that Redis does not have."),
+    (
+        "hyperloglog",
+        "Uniques",
+        "Counters of different items, with Redis's sketches: GET and DUMP give what Redis would give, and SET and RESTORE take what \
+         Redis gave.",
+    ),
     ("generic", "Keys", ""),
     (
         "transactions",

@@ -200,6 +200,13 @@ commands! {
     IncrEx "increx" -2 (1 1 1) [WRITE DENYOOM FAST] [STRING] [RW ACCESS UPDATE] [] "string" "8.8.0"
         "key [BYINT increment] [LBOUND lowerbound] [UBOUND upperbound] [SATURATE] [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | PERSIST] [ENX]" "Adds within bounds and with a time to live, in one step. Answers new value, applied.";
 
+    PfAdd "pfadd" -2 (1 1 1) [WRITE DENYOOM FAST] [HYPERLOGLOG] [RW INSERT] [] "hyperloglog" "2.8.9"
+        "key [element [element ...]]" "Shows items to a counter of uniques. Answers 1 if its sketch changed.";
+    PfCount "pfcount" -2 (1 -1 1) [READONLY] [HYPERLOGLOG] [RW ACCESS] [] "hyperloglog" "2.8.9"
+        "key [key ...]" "How many different items counters of uniques have seen, as Redis estimates it.";
+    PfMerge "pfmerge" -2 (1 -1 1) [WRITE DENYOOM] [HYPERLOGLOG] [RW ACCESS INSERT] [] "hyperloglog" "2.8.9"
+        "destkey [sourcekey [sourcekey ...]]" "Shows a counter of uniques all that others have seen.";
+
     Del "del" -2 (1 -1 1) [WRITE] [KEYSPACE] [RM DELETE] [MULTI_SHARD SUM] "generic" "1.0.0"
         "key [key ...]" "Deletes counters.";
     Unlink "unlink" -2 (1 -1 1) [WRITE FAST] [KEYSPACE] [RM DELETE] [MULTI_SHARD SUM] "generic" "4.0.0"
@@ -299,8 +306,24 @@ commands! {
         "key delta [ID id] [MIN min] [MAX max] [SATURATE] [PX milliseconds] [IFVERSION version]" "Adds once per request id, within bounds, at a version. Answers value, applied, version, duplicate.";
     QBatch "q.batch" -6 (4 -1 2) [WRITE DENYOOM] [STRING] [RW ACCESS UPDATE] [] "quipu" "0.1.0"
         "producer epoch sequence key delta [key delta ...]" "Adds to several counters, all or none, once per producer sequence. Answers last sequence, duplicate.";
+    QAcquire "q.acquire" -5 (1 1 1) [WRITE DENYOOM FAST] [STRING] [RW ACCESS UPDATE] [] "quipu" "0.1.0"
+        "key amount limit window-milliseconds [SOFT] [ID id]" "Counts if the limit leaves room in the window. Answers allowed, remaining, milliseconds until some is free.";
+    QHold "q.hold" -4 (1 1 1) [WRITE DENYOOM FAST] [STRING] [RW ACCESS UPDATE] [] "quipu" "0.1.0"
+        "key amount ttl-milliseconds [MIN min] [MAX max] [ID id]" "Sets an amount aside for some time. Answers the name of the hold and when it expires.";
+    QCommit "q.commit" -2 (0 0 0) [WRITE DENYOOM FAST] [STRING] [] [] "quipu" "0.1.0"
+        "hold [amount]" "Counts what was set aside, or less. Answers value, applied, version, duplicate.";
+    QVoid "q.void" 2 (0 0 0) [WRITE FAST] [STRING] [] [] "quipu" "0.1.0"
+        "hold" "Gives back what was set aside. Answers value, applied, version, duplicate.";
+    QWGet "q.wget" 3 (1 1 1) [READONLY FAST] [STRING] [RO ACCESS] [] "quipu" "0.1.0"
+        "key milliseconds" "What a counter by time has counted in the last so many milliseconds.";
     QStat "q.stat" 2 (1 1 1) [READONLY FAST] [STRING] [RO ACCESS] [] "quipu" "0.1.0"
         "key" "All there is to know of a counter: value, version, times, expiry.";
+    QSum "q.sum" 2 (0 0 0) [READONLY] [KEYSPACE] [] [] "quipu" "0.1.0"
+        "pattern" "The sum of all counters whose keys match: `*` stands for any bytes, `?` for one.";
+    QTop "q.top" 3 (0 0 0) [READONLY] [KEYSPACE] [] [] "quipu" "0.1.0"
+        "prefix count" "The largest counters whose keys begin so, the largest first: keys and values.";
+    QHot "q.hot" -1 (0 0 0) [READONLY] [KEYSPACE] [] [VARIES] "quipu" "0.1.0"
+        "[n]" "The keys asked for most in the last ten seconds, with rates and shares of all requests, and the skew between partitions.";
     QPolicy "q.policy" -2 (0 0 0) [] [] [] [] "quipu" "0.1.0"
         "" "Reads and changes the rules of counters by pattern.";
     QPolicyDel "q.policy|del" 3 (0 0 0) [ADMIN] [] [] [] "quipu" "0.1.0"

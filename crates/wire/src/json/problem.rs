@@ -4,6 +4,7 @@ use quipu_counting::{Refusal, Reply, Unavailable};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::quota::QuotaBody;
 use super::reply::{ChangeBody, ItemBody};
 use crate::refusal::{of_refusal, of_unavailable};
 
@@ -44,6 +45,14 @@ pub struct Problem {
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     #[schema(ignore)]
     change: Option<Box<ChangeBody>>,
+    /// What is used of the limit that left no room.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    #[schema(ignore)]
+    quota: Option<Box<QuotaBody>>,
+    /// Which item of several was refused, from 0 on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    item: Option<usize>,
     /// The items of an all-or-none batch that was refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(ignore)]
@@ -62,6 +71,8 @@ impl Problem {
             retry_after_ms: matches!(status, 503 | 504).then_some(RETRY_AFTER_MS),
             request_id: None,
             change: None,
+            quota: None,
+            item: None,
             results: None,
         }
     }
@@ -84,6 +95,24 @@ impl Problem {
             change: Some(Box::new(ChangeBody::of(key, reply))),
             ..Problem::new(shown.status, refusal.code(), shown.text)
         }
+    }
+
+    /// A rule of counting refused item `index` of several that are done together or not at all.
+    pub fn item_refused(index: usize, key: &[u8], reply: &Reply, refusal: Refusal) -> Problem {
+        let refused = Problem::refused(key, reply, refusal);
+        let detail = format!("items[{index}]: {}; no item was counted", refused.detail);
+        Problem { item: Some(index), detail, ..refused }
+    }
+
+    /// The same, and what is used of the limit. When to come again is known where something comes back by itself.
+    pub fn with_quota(self, quota: QuotaBody) -> Problem {
+        let retry_after_ms = Some(quota.reset_ms()).filter(|reset_ms| *reset_ms > 0);
+        Problem { quota: Some(Box::new(quota)), retry_after_ms, ..self }
+    }
+
+    /// The same in other words.
+    pub fn explained(self, detail: impl Into<String>) -> Problem {
+        Problem { detail: detail.into(), ..self }
     }
 
     /// An all-or-none batch was refused because of its item `index`.
@@ -128,6 +157,7 @@ fn title(status: u16) -> &'static str {
         414 => "URI Too Long",
         415 => "Unsupported Media Type",
         422 => "Unprocessable Content",
+        429 => "Too Many Requests",
         431 => "Request Header Fields Too Large",
         500 => "Internal Server Error",
         503 => "Service Unavailable",

@@ -1,21 +1,27 @@
 //! Bodies that the server sends when the answer is not an error.
 //!
 //! ```text
-//! a read     {"counterKey","value","version","updatedAt","kind","mode","exact","stalenessMs","exists"}
+//! a read     {"counterKey","value","version","updatedAt","kind","mode","exact","stalenessMs","exists"}, and
+//!            {"standardError"} of an estimate, {"held","holds"} where something is set aside
 //! a change   the same and {"accepted","existed","applied","duplicate"}
 //! a list     {"counters":[...],"cursor"}: reads
+//! totals     {"pattern","sum","count","min","max","partial","parts":[{"partition","sum","count"}]}
 //! a batch    {"results":[...]}: changes, or refused items with "accepted":false, "reason", "status"
 //! a policy   {"pattern","min","max","saturate","ttlMs","disabled"}
 //! ```
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use quipu_counting::{Cell, ListOrder, ListPage, NEVER, Policy, Refusal, Reply};
+use quipu_counting::aggregate::{Aggregate, Missing, Part};
+use quipu_counting::kinds::visitors;
+use quipu_counting::unique::STANDARD_ERROR;
+use quipu_counting::{Cell, Detail, Kind, ListOrder, ListPage, NEVER, Policy, Refusal, Reply};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::schema::{DifferenceSchema, KeyBase64Schema, KeySchema};
+use super::schema::{DifferenceSchema, KeyBase64Schema, KeySchema, SumSchema};
 use super::timestamp::{LAST_MS, rfc3339};
+use super::window::{HistoryBody, KindName, WindowBody};
 use super::{cursor, text_if_large};
 use crate::refusal::{Presentation, of_refusal};
 
@@ -72,15 +78,26 @@ pub struct CounterBody {
     expires_at_ms: Option<u64>,
     /// Whether the counter exists.
     exists: bool,
-    // What follows is the same for every counter of this version, and is said because clients decide by it.
-    /// What kind of counter it is.
-    #[schema(example = "sum")]
-    kind: &'static str,
+    /// What it counts.
+    kind: KindName,
+    // The same for every counter of this version, and said because clients decide by it.
     /// How it is kept.
     #[schema(example = "strong")]
     mode: &'static str,
-    /// Whether the value is exact.
+    /// Whether the value is exact: a sum always is, a number of different items while they are few.
     exact: bool,
+    /// The standard error of a value that is not exact, as a part of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, example = 0.0081)]
+    standard_error: Option<f64>,
+    /// The sum of the amounts that are set aside, where any are; not part of the value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, value_type = Option<SumSchema>)]
+    held: Option<i128>,
+    /// How many holds set them aside.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, example = 1)]
+    holds: Option<usize>,
     /// How far behind the value may be at most: everything acknowledged before that is in it.
     #[schema(example = 0)]
     staleness_ms: u64,
@@ -99,10 +116,32 @@ impl CounterBody {
             expires_at: (cell.expires_at_ms != NEVER).then(|| rfc3339(cell.expires_at_ms)),
             expires_at_ms: Some(cell.expires_at_ms).filter(|at_ms| *at_ms != NEVER && *at_ms > LAST_MS),
             exists: reply.exists,
-            kind: "sum",
+            kind: KindName::of(reply.kind),
             mode: "strong",
             exact: true,
+            standard_error: None,
+            held: None,
+            holds: None,
             staleness_ms: 0,
+        }
+    }
+
+    /// The same of the reply to a read, which knows all that the counter has.
+    pub fn of_read(key: &[u8], reply: &Reply, now_ms: u64) -> CounterBody {
+        let counter = CounterBody::of(key, reply);
+        let Some(Detail::Body(body, frame)) = reply.detail.as_deref() else { return counter };
+        let kind = body.kind();
+        let window = || frame.as_ref().map_or(0..u64::MAX, |frame| frame.window(now_ms));
+        let exact = kind != Kind::Unique || visitors(body, &window()).is_exact();
+        let outstanding = body.holds.outstanding(now_ms);
+        let has_holds = outstanding.count > 0;
+        CounterBody {
+            kind: KindName::of(kind),
+            exact,
+            standard_error: (!exact).then_some(STANDARD_ERROR),
+            held: has_holds.then_some(outstanding.up + outstanding.down),
+            holds: has_holds.then_some(outstanding.count),
+            ..counter
         }
     }
 
@@ -228,6 +267,108 @@ impl ListBody {
     }
 }
 
+/// The totals of all counters that a pattern selects.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Aggregate)]
+pub struct AggregateBody {
+    #[serde(flatten)]
+    pattern: PatternName,
+    /// Sum of the values: up to 127 bits either way.
+    #[schema(value_type = SumSchema, example = 42)]
+    sum: i128,
+    /// The same as text, where it is beyond 2^53.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    sum_text: Option<String>,
+    /// How many counters match.
+    #[schema(example = 3)]
+    count: u64,
+    /// The smallest value; `null` where no counter matches.
+    #[schema(required = true, example = 7)]
+    min: Option<i64>,
+    /// The same as text, where it is beyond 2^53.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    min_text: Option<String>,
+    /// The largest value; `null` where no counter matches.
+    #[schema(required = true, example = 20)]
+    max: Option<i64>,
+    /// The same as text, where it is beyond 2^53.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    max_text: Option<String>,
+    /// Whether counters of some partitions are missing.
+    partial: bool,
+    /// Where the numbers come from: partitions that have counters that match.
+    parts: Vec<AggregatePart>,
+    /// Which partitions are missing, and why; only where some are.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    missing: Vec<AggregateMissing>,
+}
+
+/// What one partition has.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AggregatePart {
+    /// Its number.
+    partition: u16,
+    /// The node that leads it and has added up, in a cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    node: Option<u64>,
+    /// Sum of the values.
+    #[schema(value_type = SumSchema, example = 42)]
+    sum: i128,
+    /// The same as text, where it is beyond 2^53.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    sum_text: Option<String>,
+    /// How many counters match.
+    #[schema(example = 3)]
+    count: u64,
+}
+
+/// A partition that nobody could be asked about.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct AggregateMissing {
+    /// Its number.
+    partition: u16,
+    /// What was tried in vain.
+    #[schema(example = "nobody leads it at the moment")]
+    detail: String,
+}
+
+impl AggregateBody {
+    /// The answer to `pattern`.
+    pub fn of(pattern: &[u8], aggregate: Aggregate) -> AggregateBody {
+        let (totals, partial) = (aggregate.totals(), aggregate.is_partial());
+        let (min, max) = totals.range().unzip();
+        let part = |part: &Part| AggregatePart {
+            partition: part.partition,
+            node: part.node,
+            sum: part.totals.sum,
+            sum_text: text_if_large(part.totals.sum),
+            count: part.totals.count,
+        };
+        let missing =
+            |missing: Missing| AggregateMissing { partition: missing.partition, detail: missing.why };
+        AggregateBody {
+            pattern: PatternName::of(pattern),
+            sum: totals.sum,
+            sum_text: text_if_large(totals.sum),
+            count: totals.count,
+            min,
+            min_text: min.and_then(text_if_large),
+            max,
+            max_text: max.and_then(text_if_large),
+            partial,
+            parts: aggregate.parts.iter().map(part).collect(),
+            missing: aggregate.missing.into_iter().map(missing).collect(),
+        }
+    }
+}
+
 /// One policy.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -256,6 +397,29 @@ pub struct PolicyReply {
     ttl_ms: Option<u64>,
     /// Whether writes are refused.
     disabled: bool,
+    /// What counters are born as, where it is said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    kind: Option<KindName>,
+    /// How time is cut.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    window: Option<WindowBody>,
+    /// The limit of `acquire`, where a call gives none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    limit: Option<i64>,
+    /// Whether `acquire` counts also beyond the limit.
+    #[serde(skip_serializing_if = "is_not")]
+    soft: bool,
+    /// How long what the value was stays known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    history: Option<HistoryBody>,
+}
+
+fn is_not(flag: &bool) -> bool {
+    !flag
 }
 
 impl PolicyReply {
@@ -270,6 +434,11 @@ impl PolicyReply {
             saturate: policy.saturate,
             ttl_ms: policy.ttl_ms,
             disabled: policy.disabled,
+            kind: policy.kind.map(KindName::of),
+            window: policy.window.as_ref().map(WindowBody::of),
+            limit: policy.limit,
+            soft: policy.soft,
+            history: policy.history.map(HistoryBody::of),
         }
     }
 }
@@ -397,7 +566,8 @@ pub struct PolicyRemoved {
 
 #[cfg(test)]
 mod tests {
-    use super::{ChangeBody, CounterBody, ItemBody, LAST_MS, PolicyReply};
+    use super::{AggregateBody, ChangeBody, CounterBody, ItemBody, LAST_MS, PolicyReply};
+    use quipu_counting::aggregate::{Aggregate, Missing, Part, Totals};
     use quipu_counting::{Cell, NEVER, Policy, Refusal, Reply};
     use serde_json::{Value, json};
 
@@ -421,6 +591,36 @@ mod tests {
             (&absent["value"], &absent["exists"], &absent["updatedAt"]),
             (&json!(0), &json!(false), &Value::Null)
         );
+    }
+
+    #[test]
+    fn totals() {
+        let nothing = Aggregate::default();
+        assert_eq!(
+            object(AggregateBody::of(b"likes:*", nothing)),
+            json!({"pattern": "likes:*", "sum": 0, "count": 0, "min": null, "max": null, "partial": false, "parts": []})
+        );
+        let of = |value| Totals { sum: i128::from(value), count: 1, min: value, max: value };
+        let parts = vec![
+            Part { partition: 2, node: None, totals: of(-3) },
+            Part { partition: 9, node: Some(4), totals: of((1 << 53) + 5) },
+        ];
+        let missing = vec![Missing { partition: 7, why: "nobody leads it".to_owned() }];
+        assert_eq!(
+            object(AggregateBody::of(b"*", Aggregate { parts, missing })),
+            json!({"pattern": "*", "sum": 9_007_199_254_740_994_i64, "sumText": "9007199254740994", "count": 2,
+                   "min": -3, "max": 9_007_199_254_740_997_i64, "maxText": "9007199254740997", "partial": true,
+                   "parts": [
+                       {"partition": 2, "sum": -3, "count": 1},
+                       {"partition": 9, "node": 4, "sum": 9_007_199_254_740_997_i64, "sumText": "9007199254740997",
+                        "count": 1}],
+                   "missing": [{"partition": 7, "detail": "nobody leads it"}]})
+        );
+        // Sums have more digits than a value of JSON in memory; bytes have room for them.
+        let large = Part { partition: 0, node: None, totals: Totals { sum: i128::MIN, ..of(1) } };
+        let large = AggregateBody::of(b"*", Aggregate { parts: vec![large], missing: Vec::new() });
+        let bytes = serde_json::to_string(&large).unwrap();
+        assert!(bytes.contains(&format!("\"sum\":{0},\"sumText\":\"{0}\"", i128::MIN)), "{bytes}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use quipu_counting::{Add, Condition, Expiry, ID_BYTES_MAX, KEY_BYTES_MAX, Policy, Set};
+use quipu_counting::{Add, Condition, Expiry, ID_BYTES_MAX, KEY_BYTES_MAX, Kind, Policy, Set};
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, DeserializeOwned, Deserializer, MapAccess, Visitor};
@@ -14,8 +14,10 @@ use utoipa::ToSchema;
 
 use super::EXACT_INTEGER_MAX;
 use super::schema::{
-    IntegerSchema, KeyBase64Schema, KeyOrBase64Schema, KeySchema, RequestIdSchema, TtlSchema, VersionSchema,
+    CountSchema, IntegerSchema, KeyBase64Schema, KeyOrBase64Schema, KeySchema, RequestIdSchema, TtlSchema,
+    VersionSchema,
 };
+use super::window::{HistoryBody, KindName, WindowBody};
 use crate::number::parse_i64;
 
 /// The most items of one batch. With the limit on the body this bounds what one request can make the server hold.
@@ -27,7 +29,7 @@ pub const BATCH_ITEMS_MAX: usize = 10_000;
 pub struct BodyError(pub String);
 
 impl BodyError {
-    fn field(path: impl fmt::Display, problem: impl fmt::Display) -> BodyError {
+    pub(super) fn field(path: impl fmt::Display, problem: impl fmt::Display) -> BodyError {
         BodyError(format!("`{path}`: {problem}"))
     }
 }
@@ -387,15 +389,20 @@ impl<'de> Deserialize<'de> for KeyBody {
 impl KeyBody {
     /// The key's bytes.
     pub fn to_key(&self, index: usize) -> Result<Vec<u8>, BodyError> {
+        self.to_key_of("keys", index)
+    }
+
+    /// The same of another list of keys.
+    pub fn to_key_of(&self, list: &str, index: usize) -> Result<Vec<u8>, BodyError> {
         let bytes = match self {
             KeyBody::Text(text) => key_bytes(Some(text), None),
             KeyBody::Base64(base64) => key_bytes(None, Some(base64)),
         };
-        bytes.map_err(|error| BodyError(format!("keys[{index}]: {error}")))
+        bytes.map_err(|error| BodyError(format!("{list}[{index}]: {error}")))
     }
 }
 
-fn key_bytes(text: Option<&str>, base64: Option<&str>) -> Result<Vec<u8>, BodyError> {
+pub(super) fn key_bytes(text: Option<&str>, base64: Option<&str>) -> Result<Vec<u8>, BodyError> {
     let (field, bytes) = match (text, base64) {
         (Some(text), None) => ("key", text.as_bytes().to_vec()),
         (None, Some(base64)) => {
@@ -435,6 +442,20 @@ pub struct PolicyBody {
     /// Writes are refused, reads are served.
     #[serde(default)]
     pub disabled: bool,
+    /// What counters are born as.
+    pub kind: Option<KindName>,
+    /// How time is cut, for windows, and for uniques by time.
+    #[schema(value_type = Option<WindowBody>)]
+    pub window: Option<Object<WindowBody>>,
+    /// The limit of `acquire`, where a call gives none.
+    #[schema(value_type = Option<CountSchema>)]
+    pub limit: Option<Integer>,
+    /// `acquire` counts also beyond the limit, and says so.
+    #[serde(default)]
+    pub soft: bool,
+    /// How long what the value was stays known.
+    #[schema(value_type = Option<HistoryBody>)]
+    pub history: Option<Object<HistoryBody>>,
 }
 
 impl PolicyBody {
@@ -446,12 +467,29 @@ impl PolicyBody {
         {
             return Err(BodyError::field("min", format_args!("{min} is above `max` {max}")));
         }
+        let kind = self.kind.map(KindName::kind);
+        let window = match (&self.window, kind) {
+            (Some(_), None | Some(Kind::Sum)) => {
+                return Err(BodyError::field("window", "is for `kind` window or unique"));
+            }
+            (None, Some(Kind::Window)) => Some(WindowBody::default().to_keeping()?),
+            (window, _) => window.as_ref().map(|window| window.0.to_keeping()).transpose()?,
+        };
+        let limit = self.limit.map(|limit| limit.0);
+        if limit.is_some_and(|limit| limit < 0) {
+            return Err(BodyError::field("limit", "is at least 0"));
+        }
         Ok(Policy {
             min,
             max,
             saturate: self.saturate,
             ttl_ms: self.ttl_ms.map(|ttl| ttl.0),
             disabled: self.disabled,
+            kind,
+            window,
+            limit,
+            soft: self.soft,
+            history: self.history.as_ref().map(|history| history.0.to_retention()).transpose()?,
         })
     }
 }
@@ -600,8 +638,39 @@ mod tests {
         };
         assert_eq!(
             policy(r#"{"min":0,"max":"10","ttlMs":5,"saturate":true,"disabled":true}"#),
-            Ok(Policy { min: Some(0), max: Some(10), saturate: true, ttl_ms: Some(5), disabled: true })
+            Ok(Policy {
+                min: Some(0),
+                max: Some(10),
+                saturate: true,
+                ttl_ms: Some(5),
+                disabled: true,
+                ..Policy::default()
+            })
         );
+        let windowed = policy(
+            r#"{"kind":"window","window":{"spanMs":6e4,"bucketMs":1000.0},"history":{"daysMs":0.0,"hoursMs":3600000}}"#,
+        );
+        let frame = windowed.unwrap().window.unwrap().frame;
+        assert_eq!(frame, quipu_counting::window::Frame::Sliding { span_ms: 60_000, bucket_ms: 1_000 });
+        for (body, named) in [
+            (
+                r#"{"kind":"window","window":["fixed",5]}"#,
+                "`window`: invalid type: sequence, expected an object",
+            ),
+            (r#"{"history":[5]}"#, "`history`: invalid type: sequence, expected an object"),
+            (r#"{"kind":"window","window":{"spanMs":0}}"#, "`window.spanMs`: "),
+            (
+                r#"{"kind":"window","window":{"type":"calendar","unit":"week","anchor":300}}"#,
+                "`window.anchor`: a day is 1 to 31",
+            ),
+            (
+                r#"{"kind":"window","window":{"type":"calendar","unit":"week","anchor":8}}"#,
+                "a week begins on a day from 1",
+            ),
+        ] {
+            let refused = policy(body).unwrap_err();
+            assert!(refused.contains(named), "{body}: {refused:?}");
+        }
         assert_eq!(policy("{}"), Ok(Policy::default()));
         assert!(policy(r#"{"min":2,"max":1}"#).is_err());
         assert!(policy(r#"{"mode":"eventual"}"#).unwrap_err().contains("unknown field `mode`"));

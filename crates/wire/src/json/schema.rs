@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 
+use super::hold::{REASON_BYTES_MAX, TTL_MS_MAX};
 use quipu_counting::{ID_BYTES_MAX, KEY_BYTES_MAX};
 use serde_json::{Value, json};
 use utoipa::openapi::RefOr;
@@ -28,6 +29,13 @@ const BASE64_PATTERN: &str = concat!(
     "([A-Za-z0-9+/]{4}){170}([A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=))$"
 );
 const _: () = assert!(KEY_BYTES_MAX == 170 * 3 + 2);
+
+/// The same of any length.
+const ANY_BASE64_PATTERN: &str =
+    "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$";
+
+/// A duration that is not nothing. (More digits than these are understood too, as far as they fit 64 bits.)
+pub const DURATION_PATTERN: &str = "^[0-9]{0,2}[1-9][0-9]{0,6} *(ms|s|m|min|h|d)$";
 
 /// Characters of base64 for the longest key.
 const BASE64_LENGTH_MAX: usize = KEY_BYTES_MAX.div_ceil(3) * 4;
@@ -66,6 +74,53 @@ described! {
     DifferenceSchema = "Difference": json!({
         "description": "A whole number from -(2^64 - 1) to 2^64 - 1.",
         "type": "integer", "examples": [1],
+    });
+    /// A sum of many values. The same holds of its ends.
+    SumSchema = "Sum": json!({
+        "description": "A whole number from -2^127 to 2^127 - 1.",
+        "type": "integer", "examples": [42],
+    });
+    /// An `i64` that is not negative, plain or as text.
+    CountSchema = "Count": json!({
+        "description": "A whole number from 0 to 2^63-1, plain, or as text for senders whose numbers are doubles.",
+        "oneOf": [
+            {"type": "integer", "format": "int64", "minimum": 0, "maximum": i64::MAX},
+            {"type": "string", "pattern": INTEGER_PATTERN.replace("-?", "").replace("|-9223372036854775808", "")},
+        ],
+        "examples": [100, "9007199254740993"],
+    });
+    /// An item of a counter of uniques.
+    ItemSchema = "Item": json!({
+        "description": "An item as text, or, where it is not UTF-8, as base64. It is known by its bytes.",
+        "oneOf": [
+            {"type": "string", "examples": ["user-7"]},
+            {
+                "type": "object", "required": ["base64"], "additionalProperties": false,
+                "properties": {"base64": {"type": "string", "contentEncoding": "base64", "pattern": ANY_BASE64_PATTERN}},
+            },
+        ],
+        "examples": ["user-7"],
+    });
+    /// How long something is set aside.
+    HoldTtlSchema = "HoldTtlMs": json!({
+        "description": "Milliseconds from now, at most 30 days.",
+        "type": "integer", "minimum": 1, "maximum": TTL_MS_MAX, "examples": [30000],
+    });
+    /// Why something was adjusted.
+    ReasonSchema = "Reason": json!({
+        "description": format!("Why, in 1 to {REASON_BYTES_MAX} bytes."),
+        "type": "string", "minLength": 1, "maxLength": REASON_BYTES_MAX, "examples": ["reconcile-fix"],
+    });
+    /// A window as a call names it.
+    WindowSchema = "WindowArgument": json!({
+        "description": "A sliding window as a duration or as milliseconds, in sixty buckets; or any window, said in full \
+            as in a policy, without `keepMs`.",
+        "oneOf": [
+            {"type": "string", "pattern": DURATION_PATTERN},
+            {"type": "integer", "minimum": 1, "maximum": u64::MAX},
+            {"$ref": "#/components/schemas/WindowOfCall"},
+        ],
+        "examples": ["1h", 60000, {"type": "fixed", "spanMs": 60000}],
     });
     /// A key that is UTF-8.
     KeySchema = "Key": json!({
@@ -127,6 +182,12 @@ mod tests {
             (TtlSchema::schema(), "maximum"),
             (VersionSchema::schema(), "maximum"),
             (KeyOrBase64Schema::schema(), "oneOf"),
+            (CountSchema::schema(), "oneOf"),
+            (SumSchema::schema(), "type"),
+            (ItemSchema::schema(), "oneOf"),
+            (HoldTtlSchema::schema(), "maximum"),
+            (ReasonSchema::schema(), "maxLength"),
+            (WindowSchema::schema(), "oneOf"),
         ] {
             let schema = serde_json::to_value(schema).unwrap();
             assert!(schema.get(keyword).is_some() && schema.get("description").is_some(), "{schema}");

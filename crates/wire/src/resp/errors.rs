@@ -18,6 +18,8 @@ pub const DECREMENT_WOULD_OVERFLOW: &str = "ERR decrement would overflow";
 pub const SYNTAX: &str = "ERR syntax error";
 /// The key holds another kind of counter.
 pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+/// A command for sketches, of a key that holds something else.
+pub const NOT_A_SKETCH: &str = "WRONGTYPE Key is not a valid HyperLogLog string value.";
 /// A login is required first.
 pub const NO_AUTH: &str = "NOAUTH Authentication required.";
 /// The login failed.

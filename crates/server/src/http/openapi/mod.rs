@@ -2,14 +2,17 @@
 //!
 //! | file | what it says |
 //! |---|---|
-//! | `operations` | the table of calls: what each takes, and how it may end |
+//! | `operations`, `kinds` | the table of calls: what each takes, and how it may end |
+//! | `windows` | what the types of windows cannot say |
 //! | `parts` | what calls share: parameters, headers, problems |
 //!
 //! Schemas of bodies are made from the types in `quipu_wire::json`, so they cannot say anything else than what is read
 //! and written. The document is made once, when somebody first asks for it, from the limits that hold.
 
+mod kinds;
 mod operations;
 mod parts;
+mod windows;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,24 +22,35 @@ use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::IntoResponse;
+use quipu_wire::json::buckets::SpanBody;
+use quipu_wire::json::history::HistoryReply;
+use quipu_wire::json::hold::{AdjustBody, AdjustedBody, CommitBody, HoldBody, HoldEndBody, ReserveBody};
+use quipu_wire::json::hot::HotBody;
 use quipu_wire::json::problem::{PROBLEM_JSON, Problem};
+use quipu_wire::json::quota::{AcquireAllBody, AcquireBody, GrantBody, GrantsBody, QuotaBody};
 use quipu_wire::json::reply::{
-    ChangeBody, ClusterBody, CounterBody, ItemBody, ListBody, NodeLeaving, PoliciesBody, PolicyRemoved,
-    PolicyReply, RefusedItem, ResultsBody,
+    AggregateBody, ChangeBody, ClusterBody, CounterBody, ItemBody, ListBody, NodeLeaving, PoliciesBody,
+    PolicyRemoved, PolicyReply, RefusedItem, ResultsBody,
 };
 use quipu_wire::json::request::{AddBody, BatchAddBody, BatchGetBody, PolicyBody, SetBody};
 use quipu_wire::json::schema::{
-    DifferenceSchema, IntegerSchema, KeyBase64Schema, KeyOrBase64Schema, KeySchema, RequestIdSchema,
-    TtlSchema, VersionSchema,
+    CountSchema, DifferenceSchema, HoldTtlSchema, IntegerSchema, ItemSchema, KeyBase64Schema,
+    KeyOrBase64Schema, KeySchema, ReasonSchema, RequestIdSchema, SumSchema, TtlSchema, VersionSchema,
+    WindowSchema,
 };
+use quipu_wire::json::unique::{MergeBody, ObserveBody, SeenBody};
 use serde_json::{Map, Value, json};
 use utoipa::{PartialSchema, ToSchema};
 
 use super::answer::Answer;
 use super::extract::NoQuery;
 use super::{App, Limits};
-pub use operations::OPERATIONS;
 use operations::{Body, Operation, Outcome};
+
+/// All calls.
+pub fn operations() -> impl Iterator<Item = &'static Operation> {
+    operations::OPERATIONS.iter().chain(kinds::OPERATIONS)
+}
 
 /// The document, as a handler.
 pub async fn serve(State(app): State<Arc<App>>, NoQuery: NoQuery) -> Answer {
@@ -51,7 +65,7 @@ pub async fn serve(State(app): State<Arc<App>>, NoQuery: NoQuery) -> Answer {
 /// The whole document.
 pub fn document(limits: &Limits) -> Value {
     let mut paths: Map<String, Value> = Map::new();
-    for operation in OPERATIONS {
+    for operation in operations() {
         let path = paths.entry(operation.path).or_insert_with(|| json!({}));
         path[operation.method] = describe(operation);
     }
@@ -67,6 +81,9 @@ pub fn document(limits: &Limits) -> Value {
         "servers": [{"url": "/", "description": "this server"}],
         "tags": [
             {"name": "counters", "description": "One counter: count, read, set, delete."},
+            {"name": "uniques", "description": "How many different items there were."},
+            {"name": "windows", "description": "Sums by time, and limits on them."},
+            {"name": "holds", "description": "Amounts set aside until they are counted, given back, or over."},
             {"name": "many", "description": "Many counters in one call."},
             {"name": "policies", "description": "Limits by key pattern, as data."},
             {"name": "cluster", "description": "Who belongs to it, and who holds what."},
@@ -158,6 +175,10 @@ fn links(operation: &Operation, status: u16) -> Option<Value> {
     if status >= 300 {
         return None;
     }
+    if operation.id == "reserve" {
+        let link = |target: &str| json!({"operationId": target, "parameters": {"path.id": "$response.body#/holdId"}});
+        return Some(json!({"commitHold": link("commitHold"), "voidHold": link("voidHold")}));
+    }
     let targets: &[&str] = match operation.id {
         "incrementCounter" | "decrementCounter" | "setCounter" | "resetCounter" => {
             &["getCounter", "incrementCounter", "decrementCounter", "resetCounter", "deleteCounter"]
@@ -185,6 +206,21 @@ fn schemas(limits: &Limits) -> Value {
     add::<BatchAddBody>(&mut found);
     add::<BatchGetBody>(&mut found);
     add::<PolicyBody>(&mut found);
+    add::<AdjustBody>(&mut found);
+    add::<AdjustedBody>(&mut found);
+    add::<ObserveBody>(&mut found);
+    add::<MergeBody>(&mut found);
+    add::<SeenBody>(&mut found);
+    add::<AcquireBody>(&mut found);
+    add::<AcquireAllBody>(&mut found);
+    add::<QuotaBody>(&mut found);
+    add::<GrantBody>(&mut found);
+    add::<GrantsBody>(&mut found);
+    add::<SpanBody>(&mut found);
+    add::<ReserveBody>(&mut found);
+    add::<CommitBody>(&mut found);
+    add::<HoldBody>(&mut found);
+    add::<HoldEndBody>(&mut found);
     add::<CounterBody>(&mut found);
     add::<ChangeBody>(&mut found);
     add::<RefusedItem>(&mut found);
@@ -192,13 +228,22 @@ fn schemas(limits: &Limits) -> Value {
     found.push(("BatchIncrementReply".to_owned(), ResultsBody::<ItemBody>::schema()));
     found.push(("BatchGetReply".to_owned(), ResultsBody::<CounterBody>::schema()));
     add::<ListBody>(&mut found);
+    add::<AggregateBody>(&mut found);
+    add::<HotBody>(&mut found);
+    add::<HistoryReply>(&mut found);
     add::<PolicyReply>(&mut found);
     add::<PoliciesBody>(&mut found);
     add::<PolicyRemoved>(&mut found);
     add::<ClusterBody>(&mut found);
     add::<NodeLeaving>(&mut found);
     add::<Problem>(&mut found);
+    add::<CountSchema>(&mut found);
     add::<DifferenceSchema>(&mut found);
+    add::<HoldTtlSchema>(&mut found);
+    add::<ItemSchema>(&mut found);
+    add::<ReasonSchema>(&mut found);
+    add::<SumSchema>(&mut found);
+    add::<WindowSchema>(&mut found);
     add::<IntegerSchema>(&mut found);
     add::<KeySchema>(&mut found);
     add::<KeyBase64Schema>(&mut found);
@@ -237,17 +282,28 @@ fn hoist_descriptions(schemas: &mut Value) {
     }
 }
 
+/// One schema of the call about one counter, which the path names, and one of an item among several.
+fn split_item(schemas: &mut Value, call: &str, item: &str, description: &str) {
+    let mut of_item = schemas[call].clone();
+    of_item["description"] = json!(description);
+    of_item["oneOf"] = json!([{"required": ["key"], "properties": {"key": {"type": "string"}, "keyBase64": {"type": "null"}}},
+        {"required": ["keyBase64"], "properties": {"keyBase64": {"type": "string"}, "key": {"type": "null"}}}]);
+    schemas[item] = of_item;
+    if let Some(properties) = schemas[call]["properties"].as_object_mut() {
+        properties.retain(|name, _| !["key", "keyBase64", "requestId"].contains(&name.as_str()));
+    }
+}
+
 /// What the types cannot say.
 fn refine(schemas: &mut Value, limits: &Limits) {
     // One type reads both forms, so that each can say what belongs into the other.
-    let mut item = schemas["Addition"].clone();
-    item["description"] = json!("One addition of a batch.");
-    item["oneOf"] = json!([{"required": ["key"], "properties": {"key": {"type": "string"}, "keyBase64": {"type": "null"}}},
-        {"required": ["keyBase64"], "properties": {"keyBase64": {"type": "string"}, "key": {"type": "null"}}}]);
-    schemas["BatchItem"] = item;
-    if let Some(properties) = schemas["Addition"]["properties"].as_object_mut() {
-        properties.retain(|name, _| !["key", "keyBase64", "requestId"].contains(&name.as_str()));
-    }
+    split_item(schemas, "Addition", "BatchItem", "One addition of a batch.");
+    split_item(schemas, "Acquisition", "AcquireItem", "One limit of several.");
+    schemas["Acquisition"]["description"] = json!("How much to count, within which limit.");
+    schemas["AcquireAll"]["properties"]["items"]["items"] = reference("schemas", "AcquireItem");
+    schemas["Reservation"]["not"] =
+        json!({"required": ["amount"], "properties": {"amount": {"enum": [0, "0"]}}});
+    windows::refine(schemas);
     schemas["Addition"]["description"] = json!("How much to add, and what must hold of the result.");
     for name in ["Addition", "BatchItem"] {
         // Only with a time to live can it matter whether there is one already.
@@ -275,6 +331,10 @@ fn refine(schemas: &mut Value, limits: &Limits) {
     schemas["Refusal"] = json!({
         "description": "A change that a rule of counting refused: why, and the counter as it stands.",
         "allOf": [reference("schemas", "Problem"), reference("schemas", "Change")],
+    });
+    schemas["OverQuota"] = json!({
+        "description": "A limit that left no room: how much of it is used, and the counter as it stands.",
+        "allOf": [reference("schemas", "Refusal"), reference("schemas", "Quota")],
     });
     schemas["BatchRefusal"] = json!({
         "description": "An all-or-none batch that was refused: why, and the items.",

@@ -1,4 +1,4 @@
-//! The table of calls. What a call takes and how it may end stands here once; the document and the tests read it.
+//! The table of calls; those of other counters than sums stand in `kinds`. What a call takes and how it may end stands here once; the document and the tests read it.
 
 /// One call.
 pub struct Operation {
@@ -50,7 +50,7 @@ pub struct Outcome {
     pub headers: &'static [&'static str],
 }
 
-const JSON: &str = "application/json";
+pub(super) const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// What every change may be given in headers.
@@ -64,8 +64,18 @@ const COUNTER: &str = r#"{"counterKey":"likes:post:7","value":7,"version":7,"upd
 const CHANGED: &str = r#"{"counterKey":"likes:post:7","value":7,"version":7,"updatedAt":"2026-02-23T10:00:00.000Z","exists":true,"kind":"sum","mode":"strong","exact":true,"stalenessMs":0,"accepted":true,"existed":true,"applied":1,"duplicate":false}"#;
 const RESET: &str = r#"{"counterKey":"likes:post:7","value":0,"version":8,"updatedAt":"2026-02-23T10:00:00.000Z","exists":true,"kind":"sum","mode":"strong","exact":true,"stalenessMs":0,"accepted":true,"existed":true,"applied":-7,"duplicate":false}"#;
 const DELETED: &str = r#"{"counterKey":"likes:post:7","value":0,"version":0,"updatedAt":null,"exists":false,"kind":"sum","mode":"strong","exact":true,"stalenessMs":0,"accepted":true,"existed":true,"applied":-7,"duplicate":false}"#;
+const EVENTS: &str = concat!(
+    "retry: 1000\n\nevent: ready\nid: 5d0c1f2ab3948e67-41\n",
+    r#"data: {"counters":0,"complete":true,"resumed":false}"#,
+    "\n\nevent: change\nid: 5d0c1f2ab3948e67-42\n",
+    r#"data: {"counterKey":"likes:post:7","value":7,"version":7,"updatedAt":"2026-02-23T10:00:00.000Z","exists":true,"kind":"sum","mode":"strong","exact":true,"stalenessMs":0}"#,
+    "\n\n",
+);
 const POLICY: &str =
     r#"{"pattern":"stock:*","min":0,"max":100,"saturate":false,"ttlMs":null,"disabled":false}"#;
+
+const AGGREGATE: &str = r#"{"pattern":"likes:*","sum":42,"count":3,"min":7,"max":20,"partial":false,"parts":[{"partition":4,"sum":22,"count":2},{"partition":11,"sum":20,"count":1}]}"#;
+const HOT: &str = r#"{"keys":[{"key":"likes:post:7","ratePerSec":2000.0,"share":0.25}],"skew":8.0,"ratePerSec":8000.0,"windowMs":10500,"partitions":[{"partition":3,"ratePerSec":4000.0},{"partition":9,"ratePerSec":4000.0}],"partial":false}"#;
 
 const fn changed(example: &'static str) -> Outcome {
     Outcome {
@@ -87,7 +97,7 @@ const fn page(description: &'static str, media_type: &'static str, example: &'st
 }
 
 /// A call of which all is default but what it is.
-const PLAIN: Operation = Operation {
+pub(super) const PLAIN: Operation = Operation {
     id: "",
     tag: "",
     method: "get",
@@ -101,7 +111,7 @@ const PLAIN: Operation = Operation {
 };
 
 /// All of them, in the order in which the documentation shows them.
-pub const OPERATIONS: &[Operation] = &[
+pub(super) const OPERATIONS: &[Operation] = &[
     Operation {
         id: "incrementCounter",
         tag: "counters",
@@ -242,6 +252,50 @@ pub const OPERATIONS: &[Operation] = &[
         parameters: &["Prefix", "Order", "Limit", "Cursor"],
         outcomes: &[reply("One page.", "CounterList", "")],
         problems: READ_PROBLEMS,
+        ..PLAIN
+    },
+    Operation {
+        id: "aggregateCounters",
+        tag: "many",
+        path: "/api/v1/counters/{pattern}/aggregate",
+        summary: "Add counters up",
+        description: "Sum, count, smallest and largest value of all counters whose keys match. Each is counted once, with a value \
+            it had meanwhile. A pattern that begins with what keys begin with (`likes:*`) reads those alone, any other all \
+            counters. In a cluster `partial` says whether some could not be asked, and `missing` which.",
+        parameters: &["Pattern", "Partial"],
+        outcomes: &[reply("The totals.", "Aggregate", AGGREGATE)],
+        problems: READ_PROBLEMS,
+        ..PLAIN
+    },
+    Operation {
+        id: "hotKeys",
+        tag: "many",
+        path: "/api/v1/hot",
+        summary: "The keys asked for most",
+        description: "In the last ten seconds, by everybody, in the whole cluster: rates are counted, not estimated, for every key \
+            that has a noticeable share of the requests. Keys that were quiet for that long are not shown.",
+        parameters: &["Number"],
+        outcomes: &[reply("The keys.", "HotKeys", HOT)],
+        problems: READ_PROBLEMS,
+        ..PLAIN
+    },
+    Operation {
+        id: "watchCounters",
+        tag: "many",
+        path: "/api/v1/watch",
+        summary: "Follow counters while they change",
+        description: "A stream of server-sent events that does not end, for counters by `key`, by `prefix`, or both. It begins with \
+            the counters watched by key (with `initial`, also with those of prefixes, 1,000 at most) and the event `ready`. \
+            `change`: a counter as a read shows it; deleted and expired ones with `\"exists\":false`. `clear`: all counters were \
+            deleted. Of each counter the newest state is sent, at most once an interval, the last one always. Nothing is sent \
+            that a crash could take back. A client that comes back with `Last-Event-ID` within a minute hears what it has missed; \
+            else, and if it is too slow for all that changes, it hears `reset` and what there is.",
+        parameters: &["WatchKey", "WatchPrefix", "IntervalMs", "Initial", "LastEventId"],
+        outcomes: &[Outcome {
+            headers: &["Cache-Control"],
+            ..page("The stream.", "text/event-stream", EVENTS)
+        }],
+        problems: &[400, 406, 431, 503],
         ..PLAIN
     },
     Operation {

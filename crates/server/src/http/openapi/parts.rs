@@ -1,10 +1,14 @@
 //! What calls share: parameters, headers of replies, and problems.
 
+use quipu_counting::hot::{HOT_KEYS_DEFAULT, HOT_KEYS_MAX};
 use quipu_counting::{ID_BYTES_MAX, KEY_BYTES_MAX};
+use quipu_wire::json::schema::DURATION_PATTERN;
 use serde_json::{Map, Value, json};
 
+use super::kinds::RATE_LIMIT;
 use super::{PROBLEM_JSON, reference};
 use crate::http::list::{LIMIT_DEFAULT, LIMIT_MAX};
+use crate::http::watch;
 
 /// What a request id in a header may look like: no blanks at its ends, no control characters.
 const ID_PATTERN: &str = "^[!-~\\u0080-\\u00ff]([\\t -~\\u0080-\\u00ff]*[!-~\\u0080-\\u00ff])?$";
@@ -15,11 +19,46 @@ const TAGS_PATTERN: &str = "^(\\*|(W/)?\"[!#-~]*\"([ \\t]*,[ \\t]*(W/)?\"[!#-~]*
 pub fn parameters() -> Value {
     let id = json!({"type": "string", "minLength": 1, "maxLength": ID_BYTES_MAX, "pattern": ID_PATTERN});
     let tags = json!({"type": "string", "pattern": TAGS_PATTERN});
+    let moment = json!({"anyOf": [{"type": "integer", "minimum": 0, "maximum": u64::MAX}, {"type": "string", "format": "date-time"}]});
     let name = json!({"type": "string", "minLength": 1, "maxLength": KEY_BYTES_MAX});
     json!({
         "Key": {
             "name": "key", "in": "path", "required": true, "schema": name, "example": "likes:post:7",
             "description": format!("The counter: 1 to {KEY_BYTES_MAX} bytes, percent-encoded (`/` as `%2F`)."),
+        },
+        "UniqueKey": {
+            "name": "key", "in": "path", "required": true, "schema": name, "example": "visitors:2026-02-23",
+            "description": "The counter, which counts different items.",
+        },
+        "WindowKey": {
+            "name": "key", "in": "path", "required": true, "schema": name, "example": "calls:user:7",
+            "description": "The counter.",
+        },
+        "HoldId": {
+            "name": "id", "in": "path", "required": true, "example": "AQcDc3RvY2s6c2hpcnQ",
+            "schema": {"type": "string", "pattern": "^[A-Za-z0-9_-]+$"},
+            "description": "The `holdId` that `reserve` answered with.",
+        },
+        "Last": {
+            "name": "last", "in": "query", "example": "1h", "schema": {"type": "string", "pattern": DURATION_PATTERN},
+            "description": "The last so long: a whole number and `ms`, `s`, `m`, `h` or `d`.",
+        },
+        "From": {
+            "name": "from", "in": "query", "schema": moment,
+            "description": "From here on: RFC 3339, or milliseconds since 1970.",
+        },
+        "To": {
+            "name": "to", "in": "query", "schema": moment,
+            "description": "Up to here, and now where nothing is said.",
+        },
+        "Step": {
+            "name": "step", "in": "query",
+            "schema": {"type": "string", "enum": ["minute", "hour", "day"], "default": "minute"},
+            "description": "How far points lie apart.",
+        },
+        "At": {
+            "name": "at", "in": "query", "schema": moment,
+            "description": "As of this time. Excludes the other parameters of time.",
         },
         "Pattern": {
             "name": "pattern", "in": "path", "required": true, "schema": name, "example": "stock:*",
@@ -59,10 +98,49 @@ pub fn parameters() -> Value {
             "schema": {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT_DEFAULT},
             "description": "The most counters of a page.",
         },
+        "Number": {
+            "name": "n", "in": "query", "example": 20,
+            "schema": {"type": "integer", "minimum": 1, "maximum": HOT_KEYS_MAX, "default": HOT_KEYS_DEFAULT},
+            "description": "How many keys.",
+        },
         "Order": {
             "name": "order", "in": "query", "schema": {"type": "string", "enum": ["key", "value"]}, "example": "value",
-            "description": "`key`: by key, byte by byte. `value`: the largest first, which reads everything for each page. \
+            "description": "`key`: by key, byte by byte. `value`: the largest first, which reads everything, or everything with \
+                the prefix, for each page. \
                 Left out: in the order of storage, which is the cheapest way through all of them.",
+        },
+        "Partial": {
+            "name": "partial", "in": "query", "schema": {"type": "boolean", "default": true},
+            "description": "`false`: where a part of the counters cannot be asked, 503 instead of what the others have.",
+        },
+        "WatchKey": {
+            "name": "key", "in": "query", "example": ["likes:post:7"],
+            "schema": {"type": "array", "maxItems": watch::KEYS_MAX, "items": {"type": "string", "minLength": 1}},
+            "description": format!("A counter (bytes, percent-encoded); up to {} times.", watch::KEYS_MAX),
+        },
+        "WatchPrefix": {
+            "name": "prefix", "in": "query", "example": ["likes:"],
+            "schema": {"type": "array", "maxItems": watch::PREFIXES_MAX, "items": {"type": "string"}},
+            "description": format!(
+                "All counters whose keys begin with this (bytes, percent-encoded; empty for all); up to {} times.",
+                watch::PREFIXES_MAX
+            ),
+        },
+        "IntervalMs": {
+            "name": "intervalMs", "in": "query", "example": 1000,
+            "schema": {
+                "type": "integer", "minimum": watch::INTERVAL_MIN_MS, "maximum": watch::INTERVAL_MAX_MS,
+                "default": watch::INTERVAL_DEFAULT_MS,
+            },
+            "description": "How long after an event of a counter the next one of the same comes, at the soonest.",
+        },
+        "Initial": {
+            "name": "initial", "in": "query", "schema": {"type": "boolean", "default": false},
+            "description": "Whether to begin with the counters of the prefixes as they are.",
+        },
+        "LastEventId": {
+            "name": "Last-Event-ID", "in": "header", "schema": {"type": "string"},
+            "description": "The `id` of the last event that was heard; browsers send it by themselves.",
         },
         "Consistency": {
             "name": "consistency", "in": "query", "schema": {"type": "string", "enum": ["strong", "eventual"]},
@@ -92,6 +170,21 @@ pub fn headers() -> Value {
             "schema": {"type": "string", "enum": ["true"]},
         },
         "Cache-Control": {"description": "Always `no-cache`.", "schema": {"type": "string"}},
+        "RateLimit-Policy": {
+            "description": "The limits that were asked for: `q` is the limit, `w` the window in seconds, where its length is always the \
+                same and the call says it.",
+            "schema": {"type": "string"}, "example": "\"default\";q=100;w=3600",
+        },
+        "RateLimit": {
+            "description": "What is left of them: `r` is how much, `t` after how many seconds more is.",
+            "schema": {"type": "string"}, "example": "\"default\";r=42;t=60",
+        },
+        "RateLimit-Limit": {"description": "The limit that leaves least.", "schema": {"type": "integer"}, "example": 100},
+        "RateLimit-Remaining": {"description": "What it leaves.", "schema": {"type": "integer"}, "example": 42},
+        "RateLimit-Reset": {
+            "description": "After how many seconds more is left; 0 where nothing comes back by itself.",
+            "schema": {"type": "integer"}, "example": 60,
+        },
         "Retry-After": {
             "description": "Seconds after which to come again.", "required": true, "schema": {"type": "integer"}, "example": 1,
         },
@@ -107,7 +200,7 @@ pub fn header_references<'a>(names: impl Iterator<Item = &'a str>) -> Value {
 const PROBLEMS: &[(u16, &str, &str)] = &[
     (400, "Problem", "The request cannot be understood; `detail` names the part. Nothing was changed."),
     (403, "Problem", "A web page of another origin may not change counters."),
-    (404, "Problem", "There is no such policy."),
+    (404, "Problem", "There is no such policy, hold or node."),
     (406, "Problem", "The header `Accept` excludes JSON."),
     (408, "Problem", "The body did not arrive in time. Nothing was changed."),
     (
@@ -119,6 +212,12 @@ const PROBLEMS: &[(u16, &str, &str)] = &[
     (413, "Problem", "The body is too large."),
     (415, "Problem", "The body is not JSON, or is packed in a manner that is not understood."),
     (422, "Refusal", "The id was used for another request. Nothing was changed."),
+    (
+        429,
+        "OverQuota",
+        "A limit leaves no room. Nothing was counted; `resetMs`, and `Retry-After` in seconds, say when more is free, if something \
+        comes back by itself.",
+    ),
     (431, "Problem", "The head of the request is too large."),
     (
         503,
@@ -153,10 +252,14 @@ pub fn problems() -> Value {
 }
 
 fn response((status, schema, description): &(u16, &str, &str)) -> (String, Value) {
-    let retry = matches!(status, 503 | 504).then_some("Retry-After");
+    let retry: &[&str] = match status {
+        503 | 504 => &["Retry-After"],
+        _ => &[],
+    };
+    let limits: &[&str] = if *status == 429 { RATE_LIMIT } else { &[] };
     let response = json!({
         "description": description,
-        "headers": header_references(["X-Request-Id"].into_iter().chain(retry)),
+        "headers": header_references(["X-Request-Id"].iter().chain(retry).chain(limits).copied()),
         "content": {PROBLEM_JSON: {"schema": reference("schemas", schema), "example": example(*status)}},
     });
     (problem_name(*status), response)
@@ -188,6 +291,11 @@ fn example(status: u16) -> Value {
             "id-reused",
             "this request id was used for another request, nothing was changed",
         ),
+        429 => (
+            "Too Many Requests",
+            "over-quota",
+            "the limit 100 leaves room for 0, not for 1; nothing was counted",
+        ),
         431 => (
             "Request Header Fields Too Large",
             "too-large",
@@ -208,7 +316,16 @@ fn example(status: u16) -> Value {
     if status == 503 {
         problem["retryAfterMs"] = json!(1000);
     }
-    if matches!(status, 409 | 422) {
+    if status == 429 {
+        problem["retryAfterMs"] = json!(60000);
+        let quota = json!({
+            "allowed": false, "limit": 100, "used": 100, "remaining": 0, "resetMs": 60000, "overLimit": false,
+        });
+        if let (Some(problem), Value::Object(quota)) = (problem.as_object_mut(), quota) {
+            problem.extend(quota);
+        }
+    }
+    if matches!(status, 409 | 422 | 429) {
         let counter = json!({
             "counterKey": "stock:shirt", "value": 100, "version": 7, "updatedAt": "2026-02-23T10:00:00.000Z",
             "exists": true, "kind": "sum", "mode": "strong", "exact": true, "stalenessMs": 0,

@@ -8,8 +8,11 @@ use std::task::{Context, Poll};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::Request;
 use hyper::body::Frame;
+use quipu_counting::aggregate::{Aggregate, Missing};
 use quipu_counting::service::{Finished, ScanPage};
-use quipu_counting::{Batch, Counters, Execution, ListPage, Listing, Policies, Policy, Reply, Unavailable};
+use quipu_counting::{
+    Batch, Counters, Execution, HotKeys, ListPage, Listing, Policies, Policy, Reply, Unavailable,
+};
 use serde_json::json;
 
 use super::Api;
@@ -96,6 +99,21 @@ impl Counters for Service {
         }
     }
 
+    fn aggregate(&self, _: &[u8], _: u64) -> Result<Aggregate, Unavailable> {
+        let missing = Missing { partition: 3, why: "nobody leads it at the moment".to_owned() };
+        match self {
+            Service::Down(reason) => Err(reason.clone()),
+            _ => Ok(Aggregate { parts: Vec::new(), missing: vec![missing] }),
+        }
+    }
+
+    fn hot(&self, _: usize, _: u64) -> Result<HotKeys, Unavailable> {
+        match self {
+            Service::Down(reason) => Err(reason.clone()),
+            _ => Ok(HotKeys::default()),
+        }
+    }
+
     fn facts(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
@@ -123,6 +141,24 @@ async fn each_outage_has_its_answer() {
         assert_eq!(reply.header("retry-after").is_some(), matches!(status, 503 | 504));
         assert_eq!(reply.body["retryAfterMs"].is_number(), matches!(status, 503 | 504));
     }
+}
+
+#[tokio::test]
+async fn totals_without_some_partitions_say_so() {
+    let api = Api::over(Arc::new(Service::Fetches(None)), true);
+    let missing = json!([{"partition": 3, "detail": "nobody leads it at the moment"}]);
+    let partial =
+        json!({"sum": 0, "count": 0, "min": null, "max": null, "partial": true, "missing": missing});
+    for query in ["", "?partial=true"] {
+        let call = format!("GET counters/a:*/aggregate{query}");
+        api.expect(&call, &[], "", 200, partial.clone()).await;
+    }
+    let detail = "partition 3: nobody leads it at the moment; nothing was changed, retry";
+    let refused = json!({"reason": "no-leader", "detail": detail});
+    api.expect("GET counters/a:*/aggregate?partial=false", &[], "", 503, refused).await;
+    api.expect("GET counters/a:*/aggregate?partial=no", &[], "", 400, json!({"reason": "malformed"})).await;
+    let api = Api::over(Arc::new(Service::Down(Unavailable::Full("why".to_owned()))), true);
+    api.expect("GET counters/a:*/aggregate", &[], "", 503, json!({"reason": "disk-full"})).await;
 }
 
 #[tokio::test]

@@ -7,7 +7,9 @@
 //! | `keyspace` | DEL, EXISTS, TYPE, the family of EXPIRE and TTL, DBSIZE, FLUSHALL |
 //! | `walks` | SCAN, KEYS: jobs for the background |
 //! | `objects` | OBJECT, MEMORY USAGE, DUMP, RESTORE |
-//! | `own` | Q.ADD, Q.BATCH, Q.STAT, Q.POLICY |
+//! | `kinds` | PFADD and its kin, Q.WGET, Q.ACQUIRE, Q.HOLD |
+//! | `own` | Q.ADD, Q.BATCH, Q.STAT, Q.HOT, Q.POLICY |
+//! | `totals` | Q.SUM, Q.TOP: jobs for the background |
 //! | `connection` | PING, HELLO, AUTH and what else concerns one connection |
 //! | `client` | CLIENT |
 //! | `introspect`, `config`, `info` | COMMAND, CONFIG, INFO |
@@ -32,8 +34,10 @@ pub mod diagnose;
 pub mod info;
 pub mod introspect;
 pub mod keyspace;
+pub mod kinds;
 pub mod objects;
 pub mod own;
+pub mod totals;
 pub mod values;
 pub mod walks;
 

@@ -1,8 +1,9 @@
 //! OBJECT, MEMORY USAGE, DUMP and RESTORE: a counter as Redis would keep it.
 
-use quipu_counting::{Action, Condition, Expiry, Set};
+use quipu_counting::{Action, Condition, Expiry, Set, Unique};
 use quipu_wire::commands::Command;
-use quipu_wire::dump::{DumpError, read_integer};
+use quipu_wire::dump::{DumpError, Value, read_value};
+use quipu_wire::number::parse_i64;
 use quipu_wire::resp::{Arguments, errors};
 
 use super::keyspace::look;
@@ -43,8 +44,8 @@ pub fn restore(draft: &mut Draft, arguments: Arguments<'_, '_>) -> Drafted {
     };
     let options = RestoreOptions::read(arguments.tail(4))?;
     check_key(key)?;
-    let set = match read_restored(time, payload, options.is_absolute) {
-        Ok((value, expiry)) => Set { value, expiry, condition: Condition::Always },
+    let (value, expiry) = match read_restored(time, payload, options.is_absolute) {
+        Ok(restored) => restored,
         Err(complaint) if options.replaces => return Err(complaint),
         // That the key exists is said before anything that is wrong with the rest.
         Err(complaint) => {
@@ -54,17 +55,39 @@ pub fn restore(draft: &mut Draft, arguments: Arguments<'_, '_>) -> Drafted {
         }
     };
     let condition = if options.replaces { Condition::Always } else { Condition::Absent };
-    draft.request(key, Action::Set(Set { condition, ..set }), Plan::Restored);
+    let action = match value {
+        Restored::Integer(value) => Action::Overwrite(Set { value, expiry, condition }),
+        Restored::Sketch(unique) => {
+            let mut stored = Vec::new();
+            unique.put(&mut stored);
+            Action::Replace { sketch: draft.batch.intern(&stored), expiry, condition }
+        }
+    };
+    draft.request(key, action, Plan::Restored);
     Ok(())
 }
 
-fn read_restored(time: &[u8], payload: &[u8], is_absolute: bool) -> Result<(i64, Expiry), Complaint> {
+/// What a payload holds.
+enum Restored {
+    Integer(i64),
+    Sketch(Unique),
+}
+
+fn read_restored(time: &[u8], payload: &[u8], is_absolute: bool) -> Result<(Restored, Expiry), Complaint> {
     let ms = u64::try_from(integer(time)?).map_err(|_| "ERR Invalid TTL value, must be >= 0")?;
-    let value = read_integer(payload).map_err(|error| match error {
+    let value = read_value(payload).map_err(|error| match error {
         DumpError::Footer => "ERR DUMP payload version or checksum are wrong",
-        DumpError::NotAnInteger => errors::NOT_AN_INTEGER,
+        DumpError::NotAString => errors::NOT_AN_INTEGER,
         DumpError::Malformed => "ERR Bad data format",
     })?;
+    let value = match value {
+        Value::Integer(value) => Restored::Integer(value),
+        Value::Text(text) => match (parse_i64(&text), Unique::from_redis(&text)) {
+            (Some(value), _) => Restored::Integer(value),
+            (None, Ok(unique)) => Restored::Sketch(unique),
+            (None, Err(_)) => return Err(errors::NOT_AN_INTEGER.into()),
+        },
+    };
     let expiry = match ms {
         0 => Expiry::Clear,
         ms if is_absolute => Expiry::At(ms),

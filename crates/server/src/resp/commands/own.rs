@@ -4,11 +4,16 @@
 //!   Q.ADD key delta [ID id] [MIN n] [MAX n] [SATURATE] [PX ms] [IFVERSION v]   -> [value, applied, version, duplicate]
 //!   Q.BATCH producer epoch seq key delta [key delta ...]                       -> [last_seq, duplicate]
 //!   Q.STAT key                                                                 -> map
+//!   Q.HOT [n]                                                                  -> map, its keys as [key, rate, share]
 //!   Q.POLICY SET pattern json | GET pattern | LIST | DEL pattern
 //! ```
 
-use quipu_counting::{Action, Add, Condition, Counters, GroupKind, ID_BYTES_MAX, KEY_BYTES_MAX, Policy};
+use quipu_counting::hot::{HOT_KEYS_DEFAULT, HOT_KEYS_MAX};
+use quipu_counting::{
+    Action, Add, Condition, Counters, GroupKind, HotKey, HotKeys, ID_BYTES_MAX, KEY_BYTES_MAX, Policy,
+};
 use quipu_wire::commands::Command;
+use quipu_wire::json::hot::rounded;
 use quipu_wire::json::reply::PolicyReply;
 use quipu_wire::json::request::{PolicyBody, parse};
 use quipu_wire::refusal::unavailable_line;
@@ -97,6 +102,41 @@ pub fn batch(draft: &mut Draft, arguments: Arguments<'_, '_>) -> Drafted {
     Ok(())
 }
 
+/// Q.HOT: a job, because other nodes may have to be asked.
+pub fn hot(operands: Arguments<'_, '_>) -> Result<Job, Complaint> {
+    let n = match operands.get(0) {
+        None => HOT_KEYS_DEFAULT,
+        Some(_) if operands.len() > 1 => return Err(errors::SYNTAX.into()),
+        Some(text) => {
+            let n = usize::try_from(integer(text)?).ok().filter(|n| (1..=HOT_KEYS_MAX).contains(n));
+            n.ok_or_else(|| format!("ERR the number of keys must be from 1 to {HOT_KEYS_MAX}"))?
+        }
+    };
+    Ok(Job::Hot { n })
+}
+
+/// What Q.HOT answers, rounded as over HTTP.
+pub fn encode_hot(told: &HotKeys, encoder: &mut Encoder<'_>) {
+    let rate = |requests| rounded(told.per_second(requests), 1e3);
+    encoder.map(5);
+    encoder.bulk(b"keys");
+    encoder.array(told.keys.len());
+    for HotKey { key, requests } in &told.keys {
+        encoder.array(3);
+        encoder.bulk(key);
+        encoder.double(rate(*requests));
+        encoder.double(rounded(told.share(*requests), 1e6));
+    }
+    encoder.bulk(b"skew");
+    encoder.double(rounded(told.skew(), 1e3));
+    encoder.bulk(b"ratePerSec");
+    encoder.double(rate(told.requests()));
+    encoder.bulk(b"windowMs");
+    encoder.integer(i64::try_from(told.window_ms).unwrap_or(i64::MAX));
+    encoder.bulk(b"partial");
+    encoder.boolean(told.is_partial);
+}
+
 /// Q.POLICY SET and Q.POLICY DEL: jobs, because they must not keep other connections waiting.
 pub fn change_policy(command: Command, operands: Arguments<'_, '_>) -> Result<Job, Complaint> {
     let pattern = operands.name();
@@ -140,7 +180,7 @@ fn policy_json(pattern: &[u8], policy: &Policy) -> Vec<u8> {
 }
 
 /// A pattern is as long as a key at most: one without a wildcard is one.
-fn check_pattern(pattern: &[u8]) -> Drafted {
+pub fn check_pattern(pattern: &[u8]) -> Drafted {
     if pattern.is_empty() || pattern.len() > KEY_BYTES_MAX {
         let length = pattern.len();
         return Err(format!("ERR a pattern has 1 to {KEY_BYTES_MAX} bytes, this one has {length}").into());
@@ -148,14 +188,16 @@ fn check_pattern(pattern: &[u8]) -> Drafted {
     Ok(())
 }
 
-fn check_id(id: &[u8]) -> Drafted {
+/// Whether the bytes may be a request id.
+pub fn check_id(id: &[u8]) -> Drafted {
     if id.is_empty() || id.len() > ID_BYTES_MAX {
         return Err(format!("ERR an id has 1 to {ID_BYTES_MAX} bytes, this one has {}", id.len()).into());
     }
     Ok(())
 }
 
-fn unsigned(text: &[u8], what: &str) -> Result<u64, Complaint> {
+/// A number that is not negative.
+pub fn unsigned(text: &[u8], what: &str) -> Result<u64, Complaint> {
     let number = integer(text)?;
     u64::try_from(number).map_err(|_| format!("ERR the {what} is negative").into())
 }

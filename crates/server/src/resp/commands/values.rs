@@ -1,6 +1,7 @@
 //! GET, MGET, SET and the commands Redis had before SET had options.
 
-use quipu_counting::{Action, Condition, Expire, ExpireWhen, Expiry, GroupKind, Set};
+use quipu_counting::batch::Span;
+use quipu_counting::{Action, Condition, Expire, ExpireWhen, Expiry, GroupKind, Set, Unique};
 use quipu_wire::resp::{Arguments, errors};
 
 use super::{Complaint, Deadline, Drafted, KEYS_PER_COMMAND_MAX, check_key, check_keys, integer, is_option};
@@ -116,7 +117,7 @@ pub fn set_many(draft: &mut Draft, pairs: Arguments<'_, '_>) -> Drafted {
     let mut words = pairs.iter();
     while let (Some(key), Some(value)) = (words.next(), words.next()) {
         let set = Set { value: integer(value)?, expiry: Expiry::Clear, condition: Condition::Always };
-        draft.batch.push(key, Action::Set(set));
+        draft.batch.push(key, Action::Overwrite(set));
     }
     draft.batch.group(start, GroupKind::Atomic);
     draft.plans.push(Plan::OkForAll((pairs.len() / 2) as u32));
@@ -132,9 +133,21 @@ fn replace(
     plan: Plan,
 ) -> Drafted {
     check_key(key)?;
+    if let Some(sketch) = sketch(draft, value) {
+        draft.request(key, Action::Replace { sketch, expiry, condition }, plan);
+        return Ok(());
+    }
     let value = integer(value)?;
-    draft.request(key, Action::Set(Set { value, expiry, condition }), plan);
+    draft.request(key, Action::Overwrite(Set { value, expiry, condition }), plan);
     Ok(())
+}
+
+/// The value of a counter of uniques, as Redis has it.
+pub fn sketch(draft: &mut Draft, value: &[u8]) -> Option<Span> {
+    let sketch = value.starts_with(b"HYLL").then(|| Unique::from_redis(value).ok()).flatten()?;
+    let mut stored = Vec::new();
+    sketch.put(&mut stored);
+    Some(draft.batch.intern(&stored))
 }
 
 /// The options of SET as they stand in the command.

@@ -1,0 +1,54 @@
+//! What a counter's value was.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::Uri;
+use quipu_wire::json::history::{HistoryReply, Past, StepName};
+use quipu_wire::json::problem::Problem;
+
+use super::App;
+use super::answer::{self, Answer, Refused};
+use super::counters::{FRESHNESS, freshness_of, look};
+use super::extract::Name;
+use super::parameters::Parameters;
+use super::windows::{MOMENT, time_ms};
+
+/// How far back a history goes unless it is said: so many steps.
+const STEPS: u64 = 60;
+/// About what one point takes in a reply.
+const POINT_BYTES: usize = 64;
+
+pub async fn read(State(app): State<Arc<App>>, Name(key): Name, uri: Uri) -> Answer {
+    let [consistency, max_staleness] = FRESHNESS;
+    let known = ["step", "from", "to", "at", consistency, max_staleness];
+    let parameters = Parameters::parse(uri.query(), &known)?;
+    let now_ms = app.clock.now_ms();
+    let past = past(&parameters, now_ms)?;
+    let (reply, _) = look(&app, &key, freshness_of(&parameters)?).await?;
+    let body = HistoryReply::of(&key, &reply, past);
+    let bytes = (body.len() + 4) * POINT_BYTES;
+    Ok(answer::json_in(app.load.reserve(bytes)?, bytes, &body))
+}
+
+/// What was asked for. Nobody knows the future: what lies there is asked of the present.
+fn past(parameters: &Parameters, now_ms: u64) -> Result<Past, Refused> {
+    let step = parameters.read("step", "minute, hour or day", StepName::parse)?;
+    let from = parameters.read("from", MOMENT, time_ms)?;
+    let to = parameters.read("to", MOMENT, time_ms)?;
+    if let Some(at) = parameters.read("at", MOMENT, time_ms)? {
+        return match (step, from, to) {
+            (None, None, None) => Ok(Past::At(at.min(now_ms))),
+            _ => Err(Problem::malformed("the query parameter at excludes step, from and to").into()),
+        };
+    }
+    let step = step.unwrap_or(StepName::Minute);
+    let to_ms = to.unwrap_or(now_ms).min(now_ms);
+    let from_ms = from.unwrap_or_else(|| to_ms.saturating_sub(STEPS * step.step().ms()));
+    match to {
+        Some(to) if from_ms > to => {
+            Err(Problem::malformed("the query parameter to must not be earlier than from").into())
+        }
+        _ => Ok(Past::Points { step, from_ms, to_ms }),
+    }
+}

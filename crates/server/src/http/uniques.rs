@@ -1,0 +1,92 @@
+//! Counters of uniques: what was seen, and several of them made one.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use quipu_counting::kinds::visitors;
+use quipu_counting::{Action, Batch, Detail, Kind, Refusal, Reply, Unique};
+use quipu_wire::json::problem::Problem;
+use quipu_wire::json::unique::{MergeBody, ObserveBody, SeenBody};
+
+use super::App;
+use super::answer::{self, Answer, Refused};
+use super::execute::{run, run_one};
+use super::extract::{Body, Name, NoQuery, RequestId};
+use super::preconditions::Unconditional;
+
+pub async fn observe(
+    State(app): State<Arc<App>>,
+    Name(key): Name,
+    id: RequestId,
+    Unconditional: Unconditional,
+    NoQuery: NoQuery,
+    body: Body,
+) -> Answer {
+    let payload = body.parse::<ObserveBody>()?.to_payload()?;
+    let mut batch = Batch::default();
+    let items = batch.intern(&payload);
+    let reply = run_one(&app, batch, &key, id.bytes(), Action::Observe { items }).await?;
+    Ok(seen(&key, &reply))
+}
+
+/// A merge is not remembered under its id: made again it changes nothing, and what the sources have seen meanwhile would make another
+/// request of it.
+pub async fn merge(
+    State(app): State<Arc<App>>,
+    Name(key): Name,
+    Unconditional: Unconditional,
+    NoQuery: NoQuery,
+    body: Body,
+) -> Answer {
+    let sources = body.parse::<MergeBody>()?.to_keys()?;
+    let mut batch = Batch::with_room(sources.len());
+    for source in &sources {
+        batch.push(source, Action::Read);
+    }
+    let batch = run(&app, batch).await?;
+    let now_ms = app.clock.now_ms();
+    let mut all = Unique::new();
+    for (index, reply) in batch.replies.iter().enumerate() {
+        merge_one(&mut all, batch.key(index), reply, now_ms)?;
+    }
+    let mut payload = Vec::new();
+    all.put(&mut payload);
+    let mut batch = Batch::default();
+    let sketch = batch.intern(&payload);
+    let reply = run_one(&app, batch, &key, None, Action::Join { sketch }).await?;
+    Ok(seen(&key, &reply))
+}
+
+/// What a source shows to whoever reads it: all it has seen, or what it has seen in its window.
+fn merge_one(all: &mut Unique, key: &[u8], reply: &Reply, now_ms: u64) -> Result<(), Refused> {
+    if let Some(refusal) = reply.refusal {
+        return Err(Problem::unread(refusal).into());
+    }
+    match reply.detail.as_deref() {
+        Some(Detail::Body(body, frame)) if body.kind() == Kind::Unique => {
+            let range = frame.as_ref().map_or(0..u64::MAX, |frame| frame.window(now_ms));
+            all.merge(&visitors(body, &range));
+            Ok(())
+        }
+        _ if !reply.exists => Ok(()),
+        _ => {
+            let refused = Problem::refused(key, &refusal_of(reply), Refusal::WrongKind);
+            let name = String::from_utf8_lossy(key);
+            let detail = format!("the source {name} is not a counter of uniques, nothing was merged");
+            Err(refused.explained(detail).into())
+        }
+    }
+}
+
+/// A read that turned out to be of another kind than what was asked for.
+pub fn refusal_of(reply: &Reply) -> Reply {
+    Reply { refusal: Some(Refusal::WrongKind), ..reply.clone() }
+}
+
+fn seen(key: &[u8], reply: &Reply) -> axum::response::Response {
+    match reply.refusal {
+        None => answer::changed(reply, answer::json(StatusCode::OK, &SeenBody::of(key, reply))),
+        Some(_) => answer::change(key, reply),
+    }
+}

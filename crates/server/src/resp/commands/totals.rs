@@ -1,0 +1,74 @@
+//! Q.SUM and Q.TOP: over many counters, in the background while the connection waits.
+//!
+//! ```text
+//!   Q.SUM pattern        -> sum
+//!   Q.TOP prefix count   -> [key, value, ...], in RESP3 [[key, value], ...], as ZRANGE WITHSCORES answers
+//! ```
+//!
+//! They speak of all counters on every port: one number cannot say which part of them it is about, and so clients of the
+//! Redis Cluster protocol ask any node. For the same reason a sum that lacks a partition is an error here.
+
+use quipu_counting::{Counters, ListOrder, Listing, Unavailable};
+use quipu_wire::number::parse_i64;
+use quipu_wire::resp::{Arguments, Encoder, Protocol, errors};
+
+use super::Complaint;
+use super::own::check_pattern;
+use crate::resp::background::Job;
+
+/// The most counters of one Q.TOP, as of a page of a list.
+const TOP_MAX: usize = 10_000;
+
+/// Reads Q.SUM.
+pub fn sum(arguments: Arguments<'_, '_>) -> Result<Job, Complaint> {
+    let pattern = arguments.get(1).unwrap_or_default();
+    check_pattern(pattern)?;
+    Ok(Job::Sum { pattern: pattern.to_vec() })
+}
+
+/// Reads Q.TOP.
+pub fn top(arguments: Arguments<'_, '_>) -> Result<Job, Complaint> {
+    let [prefix, count] = [1, 2].map(|place| arguments.get(place).unwrap_or_default());
+    let count = parse_i64(count).ok_or(errors::NOT_AN_INTEGER)?;
+    let within = usize::try_from(count).ok().filter(|count| (1..=TOP_MAX).contains(count));
+    let count = within.ok_or_else(|| format!("ERR count is from 1 to {TOP_MAX}, this one is {count}"))?;
+    Ok(Job::Top { prefix: prefix.to_vec(), count })
+}
+
+/// Carries out Q.SUM.
+pub fn answer_sum(
+    counters: &dyn Counters,
+    pattern: &[u8],
+    now_ms: u64,
+    encoder: &mut Encoder<'_>,
+) -> Result<(), Unavailable> {
+    let sum = counters.aggregate(pattern, now_ms)?.whole()?.totals().sum;
+    match i64::try_from(sum) {
+        Ok(sum) => encoder.integer(sum),
+        Err(_) => encoder.big_number(sum),
+    }
+    Ok(())
+}
+
+/// Carries out Q.TOP.
+pub fn answer_top(
+    counters: &dyn Counters,
+    (prefix, count): (&[u8], usize),
+    now_ms: u64,
+    protocol: Protocol,
+    encoder: &mut Encoder<'_>,
+) -> Result<(), Unavailable> {
+    let listing =
+        Listing { prefix: prefix.to_vec(), order: ListOrder::Value, limit: count, ..Listing::default() };
+    let page = counters.list(&listing, now_ms)?;
+    let is_in_pairs = protocol == Protocol::Resp3;
+    encoder.array(page.counters.len() * if is_in_pairs { 1 } else { 2 });
+    for (key, cell) in &page.counters {
+        if is_in_pairs {
+            encoder.array(2);
+        }
+        encoder.bulk(key);
+        encoder.integer(cell.value);
+    }
+    Ok(())
+}

@@ -1,0 +1,298 @@
+//! Uniques, windows, quotas and holds over RESP. Sketches are compared with those of a real Redis byte for byte; what Redis does not
+//! have is told in stories.
+#![allow(clippy::unwrap_used)] // a panic here is a failed test
+
+mod resp_support;
+
+use quipu_wire::resp::encode_command;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use resp_support::{Client, Quipu, Redis, same_reply};
+
+fn ask(client: &mut Client, words: &[&[u8]]) -> Vec<u8> {
+    let mut frame = Vec::new();
+    encode_command(&mut frame, words);
+    client.send(&frame);
+    client.reply_bytes().unwrap()
+}
+
+/// The payload of a bulk string.
+fn content(reply: &[u8]) -> &[u8] {
+    let start = reply.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+    &reply[start..reply.len() - 2]
+}
+
+/// A sketch without the field in which Redis remembers what it counted last.
+fn registers(sketch: &[u8]) -> Vec<u8> {
+    let mut sketch = sketch.to_vec();
+    sketch[8..16].fill(0);
+    sketch
+}
+
+/// Adds the same items to both, and compares what each says.
+fn add_to_both(both: &mut [Client; 2], key: &[u8], items: &[Vec<u8>]) {
+    // Without items a sketch is made all the same.
+    let chunks = if items.is_empty() { vec![items] } else { items.chunks(1000).collect() };
+    for some in chunks {
+        let words: Vec<&[u8]> =
+            [&b"PFADD"[..], key].into_iter().chain(some.iter().map(Vec::as_slice)).collect();
+        let replies = both.each_mut().map(|client| ask(client, &words));
+        assert_eq!(replies[0], replies[1], "PFADD of {} items to {}", some.len(), key.escape_ascii());
+    }
+}
+
+fn same(both: &mut [Client; 2], words: &[&[u8]]) -> Vec<u8> {
+    let replies = both.each_mut().map(|client| ask(client, words));
+    let shown: Vec<String> =
+        words.iter().map(|word| word[..word.len().min(30)].escape_ascii().to_string()).collect();
+    assert_eq!(replies[0], replies[1], "{shown:?}");
+    replies[0].clone()
+}
+
+#[test]
+fn sketches_are_those_of_redis() {
+    let (quipu, redis) = (Quipu::start(), Redis::start());
+    let mut both = [quipu.client(), redis.client()];
+    let mut random = SmallRng::seed_from_u64(14);
+    for (number, count) in
+        [0, 1, 2, 50, 255, 256, 257, 300, 1_000, 2_000, 3_000, 10_000, 60_000].into_iter().enumerate()
+    {
+        let items: Vec<Vec<u8>> =
+            (0..count).map(|_| (0..random.random_range(1..12)).map(|_| random.random()).collect()).collect();
+        let key = format!("set:{number}");
+        add_to_both(&mut both, key.as_bytes(), &items);
+        same(&mut both, &[b"PFCOUNT", key.as_bytes()]);
+        let values = both.each_mut().map(|client| ask(client, &[b"GET", key.as_bytes()]));
+        assert_eq!(registers(content(&values[0])), registers(content(&values[1])), "{key}");
+        same(&mut both, &[b"STRLEN", key.as_bytes()]);
+        same(&mut both, &[b"TYPE", key.as_bytes()]);
+        same(&mut both, &[b"OBJECT", b"ENCODING", key.as_bytes()]);
+        // What Redis has dumped, packed or not, becomes the same here; and the other way round.
+        let dumps = both.each_mut().map(|client| ask(client, &[b"DUMP", key.as_bytes()]));
+        let copy = format!("copy:{number}");
+        for (from, to) in [(1, 0), (0, 1)] {
+            let restored =
+                ask(&mut both[to], &[b"RESTORE", copy.as_bytes(), b"0", content(&dumps[from]), b"REPLACE"]);
+            assert_eq!(restored, b"+OK\r\n", "{key} from {from}");
+            let back = ask(&mut both[to], &[b"GET", copy.as_bytes()]);
+            assert_eq!(content(&back), content(&values[from]), "{key} from {from}");
+            let set = ask(&mut both[to], &[b"SET", copy.as_bytes(), content(&values[from])]);
+            assert_eq!(set, b"+OK\r\n");
+            let back = ask(&mut both[to], &[b"GET", copy.as_bytes()]);
+            assert_eq!(content(&back), content(&values[from]), "{key} from {from}");
+        }
+        same(&mut both, &[b"PFCOUNT", copy.as_bytes()]);
+    }
+    for merged in [
+        &["set:1", "set:2"][..],
+        &["set:3", "set:4", "nosuch"],
+        &["set:5", "set:9"],
+        &["set:11", "set:12"],
+        &[],
+    ] {
+        let keys = merged.iter().map(|key| key.as_bytes());
+        same(&mut both, &[&b"PFMERGE"[..], b"all"].into_iter().chain(keys.clone()).collect::<Vec<_>>());
+        same(&mut both, &[b"PFCOUNT", b"all"]);
+        let values = both.each_mut().map(|client| ask(client, &[b"GET", b"all"]));
+        if content(&values[1]).get(4) == Some(&0) {
+            // Dense: one form for what was seen.
+            assert_eq!(registers(content(&values[0])), registers(content(&values[1])), "{merged:?}");
+        }
+        if !merged.is_empty() {
+            same(&mut both, &[&b"PFCOUNT"[..]].into_iter().chain(keys).collect::<Vec<_>>());
+        }
+    }
+}
+
+#[test]
+fn sketches_and_numbers_are_told_apart_as_in_redis() {
+    let (quipu, redis) = (Quipu::start(), Redis::start());
+    let mut both = [quipu.client(), redis.client()];
+    for line in [
+        "PFADD",
+        "PFCOUNT",
+        "PFMERGE",
+        "SET number 5",
+        "PFADD number a",
+        "PFCOUNT number",
+        "PFMERGE number number",
+        "PFADD sketch a b",
+        "PFMERGE sketch number",
+        "PFCOUNT sketch number",
+        "INCR sketch",
+        "INCRBY sketch 2",
+        "DECR sketch",
+        "EXISTS sketch nosuch",
+        "PFADD sketch",
+        "PFADD fresh",
+        "PFADD fresh",
+        "PFCOUNT fresh nosuch",
+        "EXPIRE sketch 100",
+        "TTL sketch",
+        "PFADD sketch c",
+        "TTL sketch",
+        "PERSIST sketch",
+        "DEL sketch",
+        "PFCOUNT sketch",
+        "MULTI",
+        "PFADD m a b",
+        "PFCOUNT m",
+        "PFADD m b",
+        "INCR n",
+        "EXEC",
+    ] {
+        let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+        same(&mut both, &words);
+    }
+}
+
+fn tell(client: &mut Client, story: &[(&str, &str)]) {
+    for (line, expected) in story {
+        let reply = client.ask(line);
+        assert!(same_reply(line, &reply, expected), "{line} gave {reply}, not {expected}");
+    }
+}
+
+/// The name in the reply of Q.HOLD.
+fn hold(client: &mut Client, line: &str) -> String {
+    let reply = client.ask(line);
+    let parts: Vec<&str> = reply.split('|').collect();
+    assert_eq!(parts[0], "*2", "{line} gave {reply}");
+    parts[2].to_owned()
+}
+
+const HOLD_ENDED: &str = "-HOLD the hold was committed, voided or has expired, nothing was changed|";
+
+#[test]
+fn holds_count_until_they_end_once() {
+    let mut quipu = Quipu::start();
+    let mut client = quipu.client();
+    let first = hold(&mut client, "Q.HOLD seats 3 600000 MAX 10 ID r1");
+    assert_eq!(hold(&mut client, "Q.HOLD seats 3 600000 MAX 10 ID r1"), first, "a retry gets the same hold");
+    let second = hold(&mut client, "Q.HOLD seats 5 600000 MAX 10");
+    let above = "-LIMIT the result would be above the ceiling, nothing was changed; the value is 0|";
+    tell(
+        &mut client,
+        &[
+            ("Q.HOLD seats 3 600000 MAX 10", above),
+            ("GET seats", "$1|0|"),
+            ("Q.ADD seats 3 MAX 10", "*4|:0|:0|:2|:0|"),
+            ("Q.ADD seats 2 MAX 10", "*4|:2|:2|:3|:0|"),
+            (
+                &format!("Q.COMMIT {first} 4"),
+                "-HOLD that is more than the hold has set aside, nothing was changed|",
+            ),
+            (&format!("Q.COMMIT {first} 2"), "*4|:4|:2|:4|:0|"),
+            (&format!("Q.COMMIT {first} 2"), "*4|:4|:2|:4|:1|"),
+            (&format!("Q.COMMIT {first}"), HOLD_ENDED),
+            (&format!("Q.VOID {first}"), HOLD_ENDED),
+        ],
+    );
+    quipu.restart();
+    let mut client = quipu.client();
+    tell(
+        &mut client,
+        &[
+            (&format!("Q.COMMIT {first} 2"), "*4|:4|:2|:4|:1|"),
+            ("Q.ADD seats 2 MAX 10", "*4|:4|:0|:4|:0|"),
+            (&format!("Q.VOID {second}"), "*4|:4|:0|:5|:0|"),
+            ("Q.ADD seats 6 MAX 10", "*4|:10|:6|:6|:0|"),
+            ("Q.VOID nonsense", "-ERR that is not the name of a hold; it is what Q.HOLD answers|"),
+            ("Q.HOLD seats 0 1000", "-ERR the amount is zero: there is nothing to set aside|"),
+            ("Q.HOLD seats 1 0", "-ERR the number of milliseconds is zero|"),
+        ],
+    );
+    // What counts down is set aside from below.
+    client.ask("SET stock 5");
+    let down = hold(&mut client, "Q.HOLD stock -4 600000 MIN 0");
+    tell(
+        &mut client,
+        &[
+            ("Q.ADD stock -2 MIN 0", "*4|:5|:0|:2|:0|"),
+            (&format!("Q.COMMIT {down} -3"), "*4|:2|:-3|:3|:0|"),
+            ("Q.ADD stock -2 MIN 0", "*4|:0|:-2|:4|:0|"),
+        ],
+    );
+}
+
+#[test]
+fn quotas_leave_room_or_say_no() {
+    let mut quipu = Quipu::start();
+    let mut client = quipu.client();
+    let shape = |reply: &str| reply.split('|').take(3).collect::<Vec<_>>().join(" ");
+    for (line, expected) in [
+        ("Q.ACQUIRE api 3 10 3600000", "*3 :1 :7"),
+        ("Q.ACQUIRE api 8 10 3600000", "*3 :0 :7"),
+        ("Q.ACQUIRE api 7 10 3600000 ID a", "*3 :1 :0"),
+        ("Q.ACQUIRE api 7 10 3600000 ID a", "*3 :1 :0"),
+        ("Q.ACQUIRE api 1 10 3600000", "*3 :0 :0"),
+        ("Q.ACQUIRE api 1 10 3600000 SOFT", "*3 :1 :0"),
+        ("Q.ACQUIRE api 1 20 3600000", "*3 :1 :8"),
+        ("Q.ACQUIRE plain 2 3 0", "*3 :1 :1"),
+        ("Q.ACQUIRE plain 2 3 0", "*3 :0 :1"),
+    ] {
+        let reply = client.ask(line);
+        assert_eq!(shape(&reply), expected, "{line} gave {reply}");
+    }
+    quipu.restart();
+    let mut client = quipu.client();
+    tell(
+        &mut client,
+        &[
+            ("Q.WGET api 3600000", ":12|"),
+            ("GET api", "$2|12|"),
+            ("Q.WGET nosuch 1000", ":0|"),
+            (
+                "Q.WGET plain 1000",
+                "-WRONGTYPE the counter counts something else (sums, uniques, or sums by time), nothing was changed|",
+            ),
+            ("Q.ACQUIRE api -1 10 1000", "-ERR the amount is negative|"),
+            ("Q.ACQUIRE api 1 10 1000 HARD", "-ERR syntax error|"),
+            ("Q.ACQUIRE api 1 10", "-ERR wrong number of arguments for 'q.acquire' command|"),
+        ],
+    );
+}
+
+#[test]
+fn policies_say_what_counters_are_born_as() {
+    let mut quipu = Quipu::start();
+    let mut client = quipu.client();
+    tell(
+        &mut client,
+        &[
+            (
+                r#"Q.POLICY SET day:* {"kind":"window","window":{"type":"calendar","unit":"day","zone":"Asia/Tokyo"}}"#,
+                "+OK|",
+            ),
+            (
+                r#"Q.POLICY SET who:* {"kind":"unique","window":{"spanMs":86400000,"bucketMs":3600000}}"#,
+                "+OK|",
+            ),
+            (
+                r#"Q.POLICY SET x {"kind":"window","window":{"type":"calendar","unit":"day","zone":"Mars/Olympus"}}"#,
+                "-ERR the policy is not valid: `window.zone`: \"Mars/Olympus\" is not a time zone; use a name like Europe/Berlin|",
+            ),
+            (
+                r#"Q.POLICY SET x {"window":{"spanMs":1000}}"#,
+                "-ERR the policy is not valid: `window`: is for `kind` window or unique|",
+            ),
+            ("INCRBY day:a 4", ":4|"),
+            ("PFADD day:a x", "-WRONGTYPE Key is not a valid HyperLogLog string value.|"),
+            ("PFADD who:a u1 u2 u3", ":1|"),
+            ("INCR who:a", "-ERR value is not an integer or out of range|"),
+        ],
+    );
+    quipu.restart();
+    let mut client = quipu.client();
+    tell(
+        &mut client,
+        &[
+            ("Q.WGET day:a 60000", ":4|"),
+            ("INCR day:a", ":5|"),
+            ("Q.WGET day:a 60000", ":5|"),
+            ("PFADD who:a u3 u4", ":1|"),
+            ("PFCOUNT who:a", ":4|"),
+            ("Q.WGET who:a 3600000", ":4|"),
+        ],
+    );
+}

@@ -1,0 +1,153 @@
+//! What a counter counted when: the body of a window.
+
+use std::ops::Range;
+
+use quipu_counting::body::State;
+use quipu_counting::kinds::visitors;
+use quipu_counting::unique::STANDARD_ERROR;
+use quipu_counting::window::Frame;
+use quipu_counting::{Body, Kind, Unique};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::reply::KeyName;
+use super::schema::SumSchema;
+use super::text_if_large;
+use super::timestamp::rfc3339;
+use super::window::KindName;
+
+/// What was counted in a span of time. Of sums there is `sum`, of uniques `estimate` and `exact`.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = WindowOfCounter)]
+pub struct SpanBody {
+    #[serde(flatten)]
+    key: KeyName,
+    /// Whether the counter exists.
+    exists: bool,
+    /// What is counted.
+    kind: KindName,
+    /// Where the first bucket that belongs to it begins, full or empty.
+    #[schema(format = DateTime, example = "2026-02-23T09:00:00.000Z")]
+    from: String,
+    /// Where the last one ends.
+    #[schema(format = DateTime, example = "2026-02-23T10:01:00.000Z")]
+    to: String,
+    #[serde(flatten)]
+    counted: CountedBody,
+    /// Those in which something was counted, the oldest first.
+    buckets: Vec<BucketBody>,
+}
+
+/// What was counted in one bucket.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Bucket)]
+pub struct BucketBody {
+    /// Where it begins.
+    #[schema(format = DateTime, example = "2026-02-23T10:00:00.000Z")]
+    start: String,
+    /// Where the next one begins.
+    #[schema(format = DateTime, example = "2026-02-23T10:01:00.000Z")]
+    end: String,
+    #[serde(flatten)]
+    counted: CountedBody,
+}
+
+/// A sum, or a number of different items.
+#[derive(Clone, Debug, Default, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Counted)]
+pub struct CountedBody {
+    /// What was added, all together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, value_type = Option<SumSchema>)]
+    sum: Option<i128>,
+    /// The same as text, where it is beyond 2^53.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    sum_text: Option<String>,
+    /// How many different items there were.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    estimate: Option<u64>,
+    /// Whether that is the very number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    exact: Option<bool>,
+    /// The standard error of an estimate, as a part of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    standard_error: Option<f64>,
+}
+
+impl CountedBody {
+    fn sum(sum: i128) -> CountedBody {
+        CountedBody { sum: Some(sum), sum_text: text_if_large(sum), ..CountedBody::default() }
+    }
+
+    fn different(unique: &Unique) -> CountedBody {
+        let exact = unique.is_exact();
+        CountedBody {
+            estimate: Some(unique.count()),
+            exact: Some(exact),
+            standard_error: (!exact).then_some(STANDARD_ERROR),
+            ..CountedBody::default()
+        }
+    }
+}
+
+impl SpanBody {
+    /// What `body` counted in the buckets that begin in this range, cut by `frame`. Nothing if it does not count by time.
+    pub fn of(key: &[u8], body: &Body, frame: &Frame, range: Range<u64>) -> Option<SpanBody> {
+        let bucket = |start_ms: u64, counted: CountedBody| BucketBody {
+            start: rfc3339(start_ms),
+            end: rfc3339(frame.bucket(start_ms).end),
+            counted,
+        };
+        let (counted, buckets) = match &body.state {
+            State::Window(_, buckets) => (
+                CountedBody::sum(buckets.sum(range.clone())),
+                buckets
+                    .iter(range.clone())
+                    .map(|(start, sum)| bucket(start, CountedBody::sum(sum.into())))
+                    .collect(),
+            ),
+            State::Visitors(_, sketches) => {
+                let within = sketches.iter().filter(|(start, _)| range.contains(start));
+                let buckets =
+                    within.map(|(start, unique)| bucket(*start, CountedBody::different(unique))).collect();
+                (CountedBody::different(&visitors(body, &range)), buckets)
+            }
+            State::Sum | State::Unique(_) => return None,
+        };
+        Some(SpanBody { counted, buckets, exists: true, ..SpanBody::empty(key, body.kind(), range) })
+    }
+
+    /// How many buckets it has.
+    pub fn len(&self) -> usize {
+        self.buckets.len()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.buckets.is_empty()
+    }
+
+    /// Of a counter that does not exist.
+    pub fn empty(key: &[u8], kind: Kind, range: Range<u64>) -> SpanBody {
+        let counted = match kind {
+            Kind::Unique => CountedBody::different(&Unique::new()),
+            Kind::Sum | Kind::Window => CountedBody::sum(0),
+        };
+        SpanBody {
+            key: KeyName::of(key),
+            exists: false,
+            kind: KindName::of(kind),
+            from: rfc3339(range.start),
+            to: rfc3339(range.end),
+            counted,
+            buckets: Vec::new(),
+        }
+    }
+}

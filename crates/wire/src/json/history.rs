@@ -1,0 +1,128 @@
+//! What a counter's value was.
+
+use quipu_counting::series::Series;
+use quipu_counting::series::Step;
+use quipu_counting::{Cell, Detail, Reply};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::reply::KeyName;
+use super::text_if_large;
+use super::timestamp::rfc3339;
+
+/// How far points lie apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[schema(as = HistoryStep)]
+pub enum StepName {
+    /// At full minutes.
+    Minute,
+    /// At full hours.
+    Hour,
+    /// At midnights, UTC.
+    Day,
+}
+
+impl StepName {
+    /// The step.
+    pub fn step(self) -> Step {
+        match self {
+            StepName::Minute => Step::Minute,
+            StepName::Hour => Step::Hour,
+            StepName::Day => Step::Day,
+        }
+    }
+
+    /// The step of a word.
+    pub fn parse(text: &str) -> Option<StepName> {
+        match text {
+            "minute" => Some(StepName::Minute),
+            "hour" => Some(StepName::Hour),
+            "day" => Some(StepName::Day),
+            _ => None,
+        }
+    }
+}
+
+/// What was asked of the past.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Past {
+    /// The value as of a time.
+    At(u64),
+    /// The values at all boundaries in a span.
+    Points {
+        /// How far apart.
+        step: StepName,
+        /// From here on.
+        from_ms: u64,
+        /// Up to and with there.
+        to_ms: u64,
+    },
+}
+
+/// The value of a counter over time.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = History)]
+pub struct HistoryReply {
+    #[serde(flatten)]
+    key: KeyName,
+    /// Whether the counter exists.
+    exists: bool,
+    /// The value at the times that are known, the oldest first.
+    points: Vec<PointBody>,
+}
+
+/// The value at a time.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = HistoryPoint)]
+pub struct PointBody {
+    /// When.
+    #[schema(format = DateTime, example = "2026-02-23T10:00:00.000Z")]
+    at: String,
+    /// The value.
+    value: i64,
+    /// The same as text, where it is beyond 2^53.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    value_text: Option<String>,
+}
+
+impl HistoryReply {
+    /// What a counter that was read knows of its past.
+    pub fn of(key: &[u8], reply: &Reply, past: Past) -> HistoryReply {
+        let none = Series::default();
+        let series = match reply.detail.as_deref() {
+            Some(Detail::Body(body, _)) => &body.series,
+            _ => &none,
+        };
+        let Cell { value, updated_at_ms, .. } = reply.cell;
+        let points = match past {
+            _ if !reply.exists => Vec::new(),
+            Past::At(at_ms) => {
+                let point = series.at(at_ms, value, updated_at_ms);
+                point.into_iter().map(|point| (point.exact_to_ms, point.value)).collect()
+            }
+            Past::Points { step, from_ms, to_ms } => {
+                series.points(step.step(), from_ms, to_ms, value, updated_at_ms, 0)
+            }
+        };
+        let points = points.into_iter().map(|(at_ms, value)| PointBody {
+            at: rfc3339(at_ms),
+            value,
+            value_text: text_if_large(value),
+        });
+        HistoryReply { key: KeyName::of(key), exists: reply.exists, points: points.collect() }
+    }
+
+    /// How many points there are.
+    pub fn len(&self) -> usize {
+        self.points.len()
+    }
+
+    /// Whether nothing is known.
+    pub fn is_empty(&self) -> bool {
+        self.points.is_empty()
+    }
+}
