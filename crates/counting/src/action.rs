@@ -11,6 +11,13 @@ pub enum Action {
     Check(Condition),
     /// Add a signed delta.
     Add(Add),
+    /// The same, with what is told of it.
+    Told {
+        /// The addition.
+        add: Add,
+        /// When it happened, what it belongs to, why: see [`crate::told::Told`].
+        told: Span,
+    },
     /// Replace the value.
     Set(Set),
     /// The same, also of a counter of uniques, which is a sum from then on: Redis's SET.
@@ -75,7 +82,8 @@ impl Action {
     pub fn is_for_whole(&self) -> bool {
         matches!(
             self,
-            Action::Observe { .. }
+            Action::Told { .. }
+                | Action::Observe { .. }
                 | Action::Join { .. }
                 | Action::Replace { .. }
                 | Action::Acquire(_)
@@ -87,6 +95,7 @@ impl Action {
     /// The bytes that belong to it.
     pub fn payload(&self) -> Option<Span> {
         match self {
+            Action::Told { told, .. } => Some(*told),
             Action::Observe { items } => Some(*items),
             Action::Join { sketch } | Action::Replace { sketch, .. } => Some(*sketch),
             Action::Acquire(acquire) => Some(acquire.frame),
@@ -108,6 +117,7 @@ impl Action {
     /// The same with its bytes at another place.
     pub fn with_payload(self, payload: Span) -> Action {
         match self {
+            Action::Told { add, .. } => Action::Told { add, told: payload },
             Action::Observe { .. } => Action::Observe { items: payload },
             Action::Join { .. } => Action::Join { sketch: payload },
             Action::Replace { expiry, condition, .. } => {

@@ -213,6 +213,10 @@ fn write_action(hasher: &mut SipHasher13, action: &Action) {
             hasher.write_u8(15);
             write_action(hasher, &Action::Set(*set));
         }
+        Action::Told { add, .. } => {
+            hasher.write_u8(16);
+            write_action(hasher, &Action::Add(*add));
+        }
         Action::Observe { .. } => hasher.write_u8(9),
         Action::Join { .. } => hasher.write_u8(10),
         Action::Replace { expiry, condition, .. } => {

@@ -17,6 +17,7 @@ use crate::policy::{Limits, Policy};
 use crate::refusal::Refusal;
 use crate::rules::{Change, Verdict, born_or_changed, decide, holds, refuse};
 use crate::series::Series;
+use crate::told::Told;
 use crate::unique::{Seen, Unique};
 use crate::window::{Frame, Zone, usage};
 
@@ -171,6 +172,10 @@ impl Deciding<'_> {
         }
         match action {
             Action::Add(add) => self.add(add),
+            Action::Told { add, .. } => match Told::read(asked.payload) {
+                Some(_) => self.add(add),
+                None => self.refuse(Refusal::WrongKind),
+            },
             Action::Set(set) => self.set(set),
             Action::Overwrite(set) => self.overwrite(set),
             Action::Reset(condition) => self.reset(*condition),

@@ -50,6 +50,7 @@ pub mod service;
 pub mod session;
 pub mod sketch;
 pub mod slot;
+pub mod told;
 pub mod unique;
 mod varint;
 pub mod watching;
@@ -70,6 +71,7 @@ pub use rules::{Change, Verdict, decide, decide_group};
 pub use service::{Counters, Execution, Unavailable};
 pub use session::{Session, SessionVerdict};
 pub use sketch::Sketch;
+pub use told::Told;
 pub use unique::Unique;
 pub use watching::{Changes, Interest};
 

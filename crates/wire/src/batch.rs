@@ -191,6 +191,7 @@ fn put_request(out: &mut Vec<u8>, batch: &Batch, request: &Request) {
         Action::Reserve(..) => 15,
         Action::End { .. } => 16,
         Action::Overwrite(_) => 17,
+        Action::Told { .. } => 18,
     };
     out.push(if request.id.is_some() { verb | HAS_ID } else { verb });
     put_bytes(out, batch.bytes(request.key));
@@ -212,6 +213,10 @@ fn put_request(out: &mut Vec<u8>, batch: &Batch, request: &Request) {
             if verb == 4 {
                 put_guards(out, &add);
             }
+        }
+        Action::Told { add, .. } => {
+            put_zigzag(out, add.delta);
+            put_guards(out, &add);
         }
         Action::Reserve(add, ttl_ms) => {
             put_zigzag(out, add.delta);
@@ -320,6 +325,10 @@ fn read_request(reader: &mut Reader<'_>, batch: &mut Batch) -> Result<(), Malfor
             let (amount, is_soft) = (reader.zigzag()?, reader.flag()?);
             let limit = if reader.flag()? { Some(reader.zigzag()?) } else { None };
             Action::Acquire(Acquire { amount, limit, frame, is_soft })
+        }
+        18 => {
+            let told = batch.intern(reader.bytes_up_to(PAYLOAD_BYTES_MAX)?);
+            Action::Told { add: read_guarded(reader)?, told }
         }
         15 => Action::Reserve(read_guarded(reader)?, reader.varint()?),
         16 => {

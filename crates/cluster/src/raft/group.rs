@@ -157,7 +157,13 @@ impl Standing {
     }
 
     fn has_promised(&self) -> bool {
-        self.promised_at.lock().is_some_and(|at| at.elapsed() < self.promise)
+        self.left().is_some()
+    }
+
+    /// How long a promise still holds.
+    fn left(&self) -> Option<Duration> {
+        let at = (*self.promised_at.lock())?;
+        self.promise.checked_sub(at.elapsed()).filter(|left| !left.is_zero())
     }
 }
 
@@ -367,6 +373,9 @@ impl<M: State> Group<M> {
 
     /// Has a command agreed on and carried out.
     pub async fn propose(&self, command: Vec<u8>) -> Result<Answer, NotDone> {
+        if let Some(left) = self.bound_alone() {
+            tokio::time::sleep(left).await;
+        }
         match self.raft.client_write(Command(Bytes::from(command))).await {
             Ok(written) => Ok(written.data),
             Err(RaftError::APIError(ClientWriteError::ForwardToLeader(forward))) => {
@@ -380,6 +389,9 @@ impl<M: State> Group<M> {
     /// Returns when everything that was acknowledged before the call is carried out here, and this node leads: what is read
     /// now is the truth.
     pub async fn confirm(&self) -> Result<(), NotDone> {
+        if let Some(left) = self.bound_alone() {
+            tokio::time::sleep(left).await;
+        }
         if self.is_confirmed().await {
             return Ok(());
         }
@@ -395,12 +407,23 @@ impl<M: State> Group<M> {
 
     /// The same without asking the others: says no where they have not been heard of lately enough.
     pub async fn is_confirmed(&self) -> bool {
-        self.raft.ensure_linearizable(ReadPolicy::LeaseRead).await.is_ok()
+        self.bound_alone().is_none() && self.raft.ensure_linearizable(ReadPolicy::LeaseRead).await.is_ok()
+    }
+
+    /// One that is all there is elects itself at once, and asks nobody who may have promised something to another leader. If it has done so
+    /// itself, that one may still answer reads: for so long it neither acknowledges nor shows anything.
+    fn bound_alone(&self) -> Option<Duration> {
+        let left = self.standing.left()?;
+        let is_alone = self.metrics(|metrics| metrics.membership_config.voter_ids().eq([metrics.id]));
+        is_alone.then_some(left)
     }
 
     /// The entry up to which everything is agreed on that was acknowledged before the call; `None` if this node does not lead, or
     /// the others have not been heard of lately enough.
     pub async fn agreed(&self) -> Option<u64> {
+        if self.bound_alone().is_some() {
+            return None;
+        }
         let (entry, _) = self.raft.get_read_log_id(ReadPolicy::LeaseRead).await.ok()?;
         Some(entry.index())
     }
