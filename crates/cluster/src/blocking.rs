@@ -12,3 +12,11 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
         _ => tokio::task::spawn_blocking(work).await.map_err(io::Error::other),
     }
 }
+
+/// Does work that borrows what it needs, and blocks this thread with it: what else would run here goes on elsewhere.
+pub fn in_place<T>(work: impl FnOnce() -> T) -> T {
+    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
+        _ => work(),
+    }
+}

@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use crate::node::Node;
 use crate::routing::{can_repeat, only_looks};
 use crate::split::{Part, Split};
-use crate::together::fits;
+use crate::together::{REQUESTS_TOGETHER_MAX, fits};
 
 /// The most batches that are split together.
 const COME_MAX: usize = 1_024;
@@ -115,8 +115,11 @@ fn crowds(come: &mut Vec<Member>) -> Vec<Crowd> {
     let mut crowds: Vec<Crowd> = Vec::new();
     for member in come.drain(..) {
         let kind = kind(&member.batch);
-        let joins =
-            |crowd: &&mut Crowd| crowd.kind == kind && kind != Kind::Alone && fits(&crowd.all, &member.batch);
+        let joins = |crowd: &&mut Crowd| {
+            crowd.kind == kind
+                && kind != Kind::Alone
+                && fits(&crowd.all, &member.batch, REQUESTS_TOGETHER_MAX)
+        };
         let crowd = match crowds.iter_mut().rev().find(joins) {
             Some(crowd) => crowd,
             None => {

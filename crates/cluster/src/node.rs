@@ -26,7 +26,7 @@ use crate::raft::{
     Group, Journal, JournalReader, Mark, MetaMachine, MetaState, NodeId, NotDone, Pace, State, Status,
 };
 use crate::reads::{self, Reads};
-use crate::together::Together;
+use crate::together::{LOOKS_TOGETHER_MAX, REQUESTS_TOGETHER_MAX, Together};
 use crate::transport::Transport;
 use crate::walks::Places;
 use crate::watching::Watching;
@@ -334,14 +334,14 @@ impl Node {
                 .await?;
         let group = Arc::new(group);
         let (changed, clock) = (Arc::downgrade(&group), Arc::clone(&self.clock));
-        let changes = Together::new(CHANGES_MAX, move |batch| {
+        let changes = Together::new(CHANGES_MAX, REQUESTS_TOGETHER_MAX, move |batch| {
             let (group, command) = (changed.upgrade()?, command::batch(clock(), &batch));
             Some(Box::pin(async move {
                 within(ANSWER_MAX, group.propose(command)).await.map(|answer| answer.replies)
             }))
         });
         let (looked, node) = (Arc::downgrade(&group), Weak::clone(&self.myself));
-        let looks = Together::new(LOOKS_MAX, move |batch| {
+        let looks = Together::new(LOOKS_MAX, LOOKS_TOGETHER_MAX, move |batch| {
             let (group, node) = (looked.upgrade()?, node.upgrade()?);
             Some(Box::pin(async move { node.look(partition, &group, batch).await }))
         });

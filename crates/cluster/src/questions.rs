@@ -327,7 +327,10 @@ pub(crate) fn read_refused(reader: &mut Reader<'_>) -> Result<Option<String>, Ma
 
 /// Whether somebody waits for the answer who asked the other node; of those there may be any number.
 pub(crate) fn is_for_clients(question: &[u8]) -> bool {
-    matches!(question.first(), Some(&(kind::DO | kind::LOOK | kind::PAGE | kind::DRAW | kind::PLACE)))
+    matches!(
+        question.first(),
+        Some(&(kind::DO | kind::LOOK | kind::PAGE | kind::DRAW | kind::PLACE | kind::ADD_UP | kind::HOT))
+    )
 }
 
 /// The answer to such a question where too many are not answered yet: nothing was done.

@@ -19,7 +19,7 @@ use crate::plant::{Plant, is_planted};
 use crate::questions::{HINTS_MAX, LOOK_AGAIN, kind, question};
 use crate::raft::{Group, NodeId, NotDone};
 use crate::split::Part;
-use crate::together::{Done, Together};
+use crate::together::{Done, LOOKS_TOGETHER_MAX, REQUESTS_TOGETHER_MAX, Together};
 
 /// The most requests in one batch: what replicas cannot carry out must not get into their logs.
 const REQUESTS_MAX: usize = quipu_engine::REQUESTS_PER_BATCH_MAX;
@@ -86,7 +86,7 @@ impl Node {
     pub(crate) async fn do_part(&self, part: &Part) -> Result<Vec<Reply>, Refusal> {
         let until = Instant::now() + self.patience;
         let mut refusal = Refusal::NoLeader;
-        let mut hints = 0;
+        let (mut hints, mut is_said) = (0, false);
         let mut candidates = self.candidates(part.partition);
         candidates.reverse();
         loop {
@@ -123,7 +123,10 @@ impl Node {
                 Err(NotDone::Unknown) if !can_repeat(&part.batch) => return Err(Refusal::OutcomeUnknown),
                 Err(NotDone::Unknown) => refusal = Refusal::OutcomeUnknown,
                 Err(NotDone::Stopped(why)) => {
-                    tracing::warn!("partition {} at node {target}: {why}", part.partition);
+                    if !is_said {
+                        tracing::warn!("partition {} at node {target}: {why}", part.partition);
+                    }
+                    is_said = true;
                 }
             }
             if Instant::now() >= until {
@@ -160,7 +163,8 @@ impl Node {
         let (partition, looks) = (part.partition, only_looks(&part.batch));
         let way = || {
             let node = Weak::clone(&self.myself);
-            Together::new(UNDER_WAY_MAX, move |batch| {
+            let requests_max = if looks { LOOKS_TOGETHER_MAX } else { REQUESTS_TOGETHER_MAX };
+            Together::new(UNDER_WAY_MAX, requests_max, move |batch| {
                 let node = node.upgrade()?;
                 let asked = question(kind::DO, partition, |out| put_batch(out, &batch));
                 Some(Box::pin(async move { node.ask(target, asked, ANSWER_MAX, read_replies).await }))

@@ -14,7 +14,9 @@ use crate::raft::NotDone;
 /// What takes longer than this has nothing to do with how much there is to do: others need not wait for it.
 const PLACE_MAX: Duration = Duration::from_secs(1);
 /// The most requests that go together; one batch alone may have more.
-const REQUESTS_MAX: usize = 8_192;
+pub(crate) const REQUESTS_TOGETHER_MAX: usize = 8_192;
+/// The same of those that look: the answers may bring whole sketches, of 12 KiB each.
+pub(crate) const LOOKS_TOGETHER_MAX: usize = 1_024;
 /// The most bytes of keys and ids; one batch alone may have more.
 const BYTES_MAX: usize = 1 << 20;
 
@@ -33,13 +35,15 @@ pub struct Together {
 }
 
 impl Together {
-    /// Where it leads, and how many may be under way at the same time. The way ends when it leads nowhere any more.
+    /// Where it leads, how many may be under way at the same time, and how many requests go together. The way ends when it leads
+    /// nowhere any more.
     pub fn new(
         under_way_max: usize,
+        requests_max: usize,
         go: impl Fn(Batch) -> Option<BoxFuture<'static, Done>> + Send + 'static,
     ) -> Together {
         let (queue, waiting) = mpsc::unbounded_channel();
-        tokio::spawn(run(under_way_max, go, waiting));
+        tokio::spawn(run((under_way_max, requests_max), go, waiting));
         Together { queue }
     }
 
@@ -55,7 +59,7 @@ impl Together {
 }
 
 async fn run(
-    under_way_max: usize,
+    (under_way_max, requests_max): (usize, usize),
     go: impl Fn(Batch) -> Option<BoxFuture<'static, Done>>,
     mut queue: mpsc::UnboundedReceiver<Waiting>,
 ) {
@@ -74,7 +78,7 @@ async fn run(
         let (mut together, mut waiting) = (Batch::default(), Vec::new());
         let mut next = Some(first);
         while let Some(one) = next {
-            if !waiting.is_empty() && !fits(&together, &one.batch) {
+            if !waiting.is_empty() && !fits(&together, &one.batch, requests_max) {
                 left_over = Some(one);
                 break;
             }
@@ -119,8 +123,8 @@ async fn run(
     }
 }
 
-pub(crate) fn fits(together: &Batch, more: &Batch) -> bool {
-    together.requests.len() + more.requests.len() <= REQUESTS_MAX
+pub(crate) fn fits(together: &Batch, more: &Batch, requests_max: usize) -> bool {
+    together.requests.len() + more.requests.len() <= requests_max
         && together.bytes_len() + more.bytes_len() <= BYTES_MAX
 }
 
@@ -145,7 +149,7 @@ mod tests {
     fn way() -> (Together, Arc<Mutex<Vec<usize>>>) {
         let sizes = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&sizes);
-        let way = Together::new(UNDER_WAY_MAX, move |batch| {
+        let way = Together::new(UNDER_WAY_MAX, REQUESTS_TOGETHER_MAX, move |batch| {
             let count = batch.requests.len();
             seen.lock().push(count);
             Some(Box::pin(async move {
@@ -170,7 +174,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_hangs_holds_nobody_up_for_long() {
-        let way = Together::new(1, |batch| {
+        let way = Together::new(1, REQUESTS_TOGETHER_MAX, |batch| {
             let count = batch.requests.len();
             Some(Box::pin(async move {
                 match count {
@@ -193,14 +197,15 @@ mod tests {
     #[tokio::test]
     async fn nothing_grows_beyond_its_limit_by_going_together() {
         let (way, sizes) = way();
-        let all = [1, REQUESTS_MAX, 60_000, 7, REQUESTS_MAX - 7, 1].map(|count| way.go(batch(count)));
+        let all = [1, REQUESTS_TOGETHER_MAX, 60_000, 7, REQUESTS_TOGETHER_MAX - 7, 1]
+            .map(|count| way.go(batch(count)));
         futures_util::future::join_all(all).await.into_iter().for_each(|replies| drop(replies.unwrap()));
-        assert_eq!(*sizes.lock(), [1, REQUESTS_MAX, 60_000, REQUESTS_MAX, 1]);
+        assert_eq!(*sizes.lock(), [1, REQUESTS_TOGETHER_MAX, 60_000, REQUESTS_TOGETHER_MAX, 1]);
     }
 
     #[tokio::test]
     async fn a_way_that_leads_nowhere_did_nothing() {
-        let way = Together::new(UNDER_WAY_MAX, |_| None);
+        let way = Together::new(UNDER_WAY_MAX, REQUESTS_TOGETHER_MAX, |_| None);
         let all = futures_util::future::join_all([way.go(batch(1)), way.go(batch(2))]).await;
         assert!(all.iter().all(|done| *done == Err(NotDone::NotLeader(None))), "{all:?}");
         assert_eq!(way.go(batch(1)).await, Err(NotDone::NotLeader(None)));

@@ -154,6 +154,10 @@ impl Node {
             for partition in elsewhere {
                 let known = own.holders.get(&partition).copied();
                 if let Some(holder) = known.or_else(|| self.holder(partition, own.failures)) {
+                    if known.is_none() {
+                        // It was not told what is watched there.
+                        own.known.remove(&holder);
+                    }
                     partitions.entry(holder).or_default().push(partition);
                 }
             }

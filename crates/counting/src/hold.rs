@@ -15,6 +15,9 @@ use crate::{KEY_BYTES_MAX, varint};
 /// The most holds one counter has at a time, about 1 MB. Ten thousand carts that wait for their payment are a
 /// busy sale; more would be a client that never commits, and bytes that every checkpoint writes.
 pub const HOLDS_MAX: usize = 10_000;
+/// The longest time for which something is set aside: a month, for what waits for a payment. What is to stay longer is
+/// counted, not held.
+pub const TTL_MS_MAX: u64 = 30 * 24 * 3_600_000;
 /// What one hold costs: 16 and 24 bytes in two trees, whose nodes are little more than half full when numbers
 /// ascend, and the links between nodes.
 const HOLD_BYTES: usize = 96;

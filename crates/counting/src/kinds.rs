@@ -129,9 +129,6 @@ pub fn settle_whole(
     }
     let is_shown = matches!(asked.action, Action::Read | Action::Delete(_) | Action::Expire(_));
     if let (true, Some(body)) = (is_shown, &body) {
-        if let (State::Visitors(..), Some(frame), true) = (&body.state, &frame, verdict.reply.exists) {
-            verdict.reply.cell.value = to_i64(visitors(body, &frame.window(now_ms)).count());
-        }
         verdict.reply.detail = Some(Arc::new(Detail::Body(Arc::clone(body), frame)));
     }
     match verdict.change {
@@ -149,7 +146,13 @@ pub fn settle_whole(
     Settled { change: verdict.change, events, reply: verdict.reply }
 }
 
-/// What a counter of uniques has seen: by time where it knows when, else in all.
+/// What a counter of uniques has seen: in its window as time stands, where it knows when, else in all. This adds up sketches, so it is
+/// for who shows the counter, and not for who decides about it.
+pub fn seen_by(body: &Body, frame: Option<&Frame>, now_ms: u64) -> Unique {
+    visitors(body, &frame.map_or(0..u64::MAX, |frame| frame.window(now_ms)))
+}
+
+/// The same in a span of time.
 pub fn visitors(body: &Body, range: &Range<u64>) -> Unique {
     let mut all = Unique::new();
     match &body.state {
@@ -558,6 +561,13 @@ impl Deciding<'_> {
         }
         if self.outstanding().count >= HOLDS_MAX {
             return self.refuse(Refusal::TooManyHolds);
+        }
+        if self.live.is_none() {
+            // A counter that is born by it has the value 0, which must be allowed too.
+            let zero = self.plain(&Action::Add(Add::plain(0)), &self.ruled.limits);
+            if zero.reply.refusal.is_some() {
+                return zero;
+            }
         }
         // As if it were added, with all that is set aside already.
         let (within, limits) = self.within_holds(&Add { saturate: false, ..*add });

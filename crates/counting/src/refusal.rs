@@ -45,11 +45,13 @@ pub enum Refusal {
     BeyondHold = 18,
     /// The counter has as many holds as it can have.
     TooManyHolds = 19,
+    /// What was asked for is too large for one answer.
+    TooLarge = 20,
 }
 
 impl Refusal {
     /// Every refusal, for tables and tests.
-    pub const ALL: [Refusal; 19] = [
+    pub const ALL: [Refusal; 20] = [
         Refusal::Overflow,
         Refusal::BelowFloor,
         Refusal::AboveCeiling,
@@ -69,6 +71,7 @@ impl Refusal {
         Refusal::HoldEnded,
         Refusal::BeyondHold,
         Refusal::TooManyHolds,
+        Refusal::TooLarge,
     ];
 
     /// The stored number.
@@ -103,6 +106,7 @@ impl Refusal {
             Refusal::HoldEnded => "hold-ended",
             Refusal::BeyondHold => "beyond-hold",
             Refusal::TooManyHolds => "too-many-holds",
+            Refusal::TooLarge => "too-large",
         }
     }
 
@@ -129,7 +133,8 @@ impl Refusal {
             | Refusal::OverQuota
             | Refusal::NoLimit
             | Refusal::BeyondHold
-            | Refusal::TooManyHolds => false,
+            | Refusal::TooManyHolds
+            | Refusal::TooLarge => false,
         }
     }
 }

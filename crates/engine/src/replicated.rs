@@ -184,6 +184,20 @@ impl Engine {
         self.run_in(scope, batch, time_ms)
     }
 
+    /// The same if all it needs is in memory and nothing has to be written out first; returns whether it was so. Does not block.
+    pub fn apply_from_memory(
+        &self,
+        partition: u16,
+        batch: &mut Batch,
+        time_ms: u64,
+        step: Step<'_>,
+        is_asked_here: bool,
+    ) -> Result<bool, Unavailable> {
+        let scope = Scope::Partition { index: partition, step: Some(step), is_asked_here };
+        let attempt = self.attempt(batch, time_ms, &Fetched::default(), true, scope)?;
+        Ok(matches!(attempt, Attempt::Done(_)))
+    }
+
     /// Answers a batch that only looks, as the partition is here. What it needs is fetched first, so this may block.
     pub fn read(&self, partition: u16, batch: &mut Batch, now_ms: u64) -> Result<(), Unavailable> {
         let scope = Scope::Partition { index: partition, step: None, is_asked_here: true };

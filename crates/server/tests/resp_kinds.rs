@@ -197,6 +197,10 @@ fn holds_count_until_they_end_once() {
             ("Q.ADD seats 2 MAX 10", "*4|:4|:0|:4|:0|"),
             (&format!("Q.VOID {second}"), "*4|:4|:0|:5|:0|"),
             ("Q.ADD seats 6 MAX 10", "*4|:10|:6|:6|:0|"),
+            (
+                "Q.HOLD seats 1 2592000001",
+                "-ERR the time must be 1 to 2592000000 milliseconds, which is 30 days|",
+            ),
             ("Q.VOID nonsense", "-ERR that is not the name of a hold; it is what Q.HOLD answers|"),
             ("Q.HOLD seats 0 1000", "-ERR the amount is zero: there is nothing to set aside|"),
             ("Q.HOLD seats 1 0", "-ERR the number of milliseconds is zero|"),

@@ -15,18 +15,19 @@
 //!            11 observe: hashes                   12 join: sketch
 //!            13 replace: sketch expiry condition  14 acquire: frame amount:z soft:1 (0 | 1 limit:z)
 //!            15 reserve: as 4, ttl_ms:v           16 end: birth:v number:v (0 void | 1 commit | 2 commit amount:z)
-//!            17 overwrite: as 5
+//!            17 overwrite: as 5                   18 told: what as bytes, as 4
 //! condition := 0 always | 1 exists | 2 absent | 3 version:v | 4 birth:v version:v
 //! expiry   := 0 keep | 1 clear | 2 in:v | 3 at:v | 4 in:v if none | 5 at:v if none
 //! when     := 0 always, 1 none, 2 some, 3 later, 4 earlier, 5 some and later, 6 some and earlier
 //! group    := kind:1 start:v end:v argument*        0 atomic | 1 session: producer epoch:v sequence:v | 2 guard: until:v
 //! replies  := count:v reply*
 //! reply    := flags:1 refusal:1 previous:z applied:z cell [detail]   flags: 1 duplicate, 2 existed, 4 exists, 8 detail; from 16 on the kind
-//! detail   := 0 body (0 | 1 frame) | 1 used:z limit:z reset_ms:v | 2 number:v expires_at_ms:v | 3 exact:1
+//! detail   := 0 body (0 | 1 frame) | 1 used:z limit:z reset_ms:v | 2 number:v expires_at_ms:v | 3 exact:1 | 4 index:v (as in that reply)
 //! key, id, producer, hashes, sketch, frame, body := length:v bytes
 //! ```
 //! Numbers, cells and refusals are coded as in [`crate::entry`].
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use quipu_counting::action::{Expire, Set};
@@ -35,7 +36,7 @@ use quipu_counting::body::{put_frame, read_frame};
 use quipu_counting::bytes::Bytes;
 use quipu_counting::{
     Acquire, Action, Add, Batch, Body, Condition, Detail, Ending, ExpireWhen, Expiry, Group, GroupKind,
-    ID_BYTES_MAX, KEY_BYTES_MAX, Kind, Reply, Request,
+    ID_BYTES_MAX, KEY_BYTES_MAX, Kind, Refusal, Reply, Request,
 };
 
 use crate::entry::{
@@ -77,10 +78,32 @@ pub fn read_batch(reader: &mut Reader<'_>, batch: &mut Batch) -> Result<(), Malf
     Ok(())
 }
 
-/// Appends replies.
+/// The most bytes that the bodies of counters take in one answer, as long as each is no larger itself. Far less than a message may have.
+pub const BODIES_BYTES_MAX: usize = 32 << 20;
+
+/// Appends replies. A body that several of them show is there once; what is beyond [`BODIES_BYTES_MAX`] is refused.
 pub fn put_replies(out: &mut Vec<u8>, replies: &[Reply]) {
     put_varint(out, replies.len() as u64);
-    for reply in replies {
+    let bodies_to = out.len() + BODIES_BYTES_MAX;
+    let mut shown: HashMap<*const Body, usize> = HashMap::new();
+    for (index, reply) in replies.iter().enumerate() {
+        let body = match reply.detail.as_deref() {
+            Some(Detail::Body(body, _)) => Some(Arc::as_ptr(body)),
+            _ => None,
+        };
+        let before = body.and_then(|body| shown.get(&body).copied());
+        let refused;
+        let reply = match body {
+            Some(_) if before.is_none() && out.len() > bodies_to => {
+                let refusal = Some(Refusal::TooLarge);
+                refused = Reply { refusal, detail: None, ..reply.clone() };
+                &refused
+            }
+            _ => reply,
+        };
+        if let (Some(body), true) = (body, reply.detail.is_some()) {
+            shown.entry(body).or_insert(index);
+        }
         let bit = |condition: bool, bit: u8| if condition { bit } else { 0 };
         let detail = bit(reply.detail.is_some(), 8);
         let kind = (reply.kind as u8) << 4;
@@ -89,11 +112,19 @@ pub fn put_replies(out: &mut Vec<u8>, replies: &[Reply]) {
         put_zigzag(out, reply.previous);
         put_zigzag(out, reply.applied);
         put_cell(out, &reply.cell);
-        if let Some(detail) = &reply.detail {
-            put_detail(out, detail);
+        match (&reply.detail, before) {
+            (Some(_), Some(before)) => {
+                out.push(SHOWN_BEFORE);
+                put_varint(out, before as u64);
+            }
+            (Some(detail), None) => put_detail(out, detail),
+            (None, _) => {}
         }
     }
 }
+
+/// Stands for the detail of an earlier reply, by its index.
+const SHOWN_BEFORE: u8 = 4;
 
 /// Reads replies.
 pub fn read_replies(reader: &mut Reader<'_>) -> Result<Vec<Reply>, Malformed> {
@@ -113,10 +144,19 @@ pub fn read_replies(reader: &mut Reader<'_>) -> Result<Vec<Reply>, Malformed> {
             applied: reader.zigzag()?,
             cell: reader.cell()?,
             kind: *kind,
-            detail: if flags & 8 != 0 { Some(Arc::new(read_detail(reader)?)) } else { None },
+            detail: if flags & 8 != 0 { Some(read_shown(reader, &replies)?) } else { None },
         });
     }
     Ok(replies)
+}
+
+fn read_shown(reader: &mut Reader<'_>, replies: &[Reply]) -> Result<Arc<Detail>, Malformed> {
+    let kind = reader.byte()?;
+    if kind != SHOWN_BEFORE {
+        return read_detail(kind, reader).map(Arc::new);
+    }
+    let before = usize::try_from(reader.varint()?).ok().and_then(|index| replies.get(index));
+    before.and_then(|reply| reply.detail.clone()).ok_or(Malformed("a detail that was not shown before"))
 }
 
 fn put_detail(out: &mut Vec<u8>, detail: &Detail) {
@@ -151,8 +191,8 @@ fn put_detail(out: &mut Vec<u8>, detail: &Detail) {
     }
 }
 
-fn read_detail(reader: &mut Reader<'_>) -> Result<Detail, Malformed> {
-    Ok(match reader.byte()? {
+fn read_detail(kind: u8, reader: &mut Reader<'_>) -> Result<Detail, Malformed> {
+    Ok(match kind {
         0 => {
             let body = Body::read(reader.bytes()?).ok_or(Malformed("body of a counter"))?;
             let frame = match reader.flag()? {
@@ -454,7 +494,9 @@ fn read_when(reader: &mut Reader<'_>) -> Result<ExpireWhen, Malformed> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use quipu_counting::{Cell, Refusal};
+    use quipu_counting::body::{Event, Shape};
+    use quipu_counting::unique::hash;
+    use quipu_counting::{Cell, Unique};
 
     use super::*;
 
@@ -612,5 +654,37 @@ mod tests {
         batch.push(b"counter:2", Action::Add(Add::plain(1)));
         put_batch(&mut two, &batch);
         assert_eq!(two.len() - one.len(), 9 + 2);
+    }
+
+    #[test]
+    fn a_body_is_sent_once_and_not_without_end() {
+        let body = |items: u64| {
+            let mut unique = Unique::new();
+            for item in 0..items {
+                unique.observe(hash(&item.to_le_bytes()));
+            }
+            let mut body = Body::new(Shape::Unique);
+            body.apply(Event::Replace(unique), 0).unwrap();
+            Arc::new(body)
+        };
+        let shown = |body: &Arc<Body>| Reply {
+            detail: Some(Arc::new(Detail::Body(Arc::clone(body), None))),
+            ..Reply::state(None)
+        };
+        let same = body(100_000);
+        let mut bytes = Vec::new();
+        let replies = vec![shown(&same); 1_000];
+        put_replies(&mut bytes, &replies);
+        assert!(bytes.len() < 100_000, "{}", bytes.len());
+        assert_eq!(read_replies(&mut Reader::new(&bytes)).unwrap(), replies);
+
+        bytes.clear();
+        let many: Vec<Reply> = (0..4_000).map(|_| shown(&Arc::new(Body::clone(&same)))).collect();
+        put_replies(&mut bytes, &many);
+        assert!(bytes.len() < BODIES_BYTES_MAX + (1 << 20), "{}", bytes.len());
+        let read = read_replies(&mut Reader::new(&bytes)).unwrap();
+        assert_eq!(read.len(), many.len());
+        assert_eq!(read[0], many[0]);
+        assert_eq!(read[3_999].refusal, Some(Refusal::TooLarge));
     }
 }

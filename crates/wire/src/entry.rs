@@ -1,7 +1,8 @@
 //! The one binary codec of log records, cells and remembered ids.
 //!
 //! A record is what one batch did, as decided: it is applied again after a restart, never decided again, so a
-//! change of the rules cannot rewrite the past, and replay needs nothing that the log does not hold.
+//! change of the rules cannot rewrite the past. Of a counter that is more than its cell the log says what happened to the rest;
+//! replay finds the rest itself in the checkpoint.
 //!
 //! ```text
 //! record   := section*                      one per partition that changed; one without effects moves the sequence on

@@ -63,6 +63,7 @@ pub const fn of_refusal(refusal: Refusal) -> &'static Presentation {
         Refusal::HoldEnded => &HOLD_ENDED,
         Refusal::BeyondHold => &BEYOND_HOLD,
         Refusal::TooManyHolds => &TOO_MANY_HOLDS,
+        Refusal::TooLarge => &TOO_LARGE,
     }
 }
 
@@ -184,6 +185,14 @@ static TOO_MANY_HOLDS: Presentation = row(
     false,
     409,
     3,
+    false,
+);
+static TOO_LARGE: Presentation = row(
+    "ERR",
+    "what these counters have is too large for one answer, ask for fewer at once",
+    false,
+    413,
+    2,
     false,
 );
 

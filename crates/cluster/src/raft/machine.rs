@@ -23,7 +23,7 @@ use quipu_wire::entry::{Malformed, Reader};
 
 use super::codec::{put_log_id, put_maybe, put_membership, read_log_id, read_maybe, read_membership};
 use super::types::{Answer, Entry, LogId, Types};
-use crate::blocking::blocking;
+use crate::blocking::{blocking, in_place};
 use crate::command::{self, Decoded};
 use crate::plant::{Plant, is_planted};
 
@@ -171,7 +171,13 @@ impl Machine {
         let (time_ms, decoded) = command::decode(&command.0).map_err(malformed)?;
         match decoded {
             Decoded::Batch(mut batch) => {
-                match self.engine.apply(partition, &mut batch, time_ms, step, is_asked_here) {
+                let engine = &self.engine;
+                let done = engine.apply_from_memory(partition, &mut batch, time_ms, step, is_asked_here);
+                let done = done.and_then(|is_done| match is_done {
+                    true => Ok(()),
+                    false => in_place(|| engine.apply(partition, &mut batch, time_ms, step, is_asked_here)),
+                });
+                match done {
                     Ok(()) => return Ok(Answer { replies: batch.replies, refused: None }),
                     // All replicas say so alike. It should have been refused before, and must not end them.
                     Err(Unavailable::Unsupported(why)) => {
@@ -186,7 +192,7 @@ impl Machine {
             Decoded::Policy(pattern, policy) => {
                 self.engine.apply_policy(partition, &pattern, policy, time_ms, step)
             }
-            Decoded::Expire(keys) => self.engine.apply_expiries(partition, &keys, time_ms, step),
+            Decoded::Expire(keys) => in_place(|| self.engine.apply_expiries(partition, &keys, time_ms, step)),
         }
         .map(|()| Answer::default())
         .map_err(io::Error::other)

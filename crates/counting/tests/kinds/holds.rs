@@ -32,6 +32,22 @@ fn reserving_and_ending() {
 }
 
 #[test]
+fn a_counter_is_not_born_outside_its_bounds() {
+    let floor = Policy { min: Some(5), ..Policy::default() };
+    script(
+        Counter::under(floor),
+        &[
+            (0, reserve(7, 100), "no below-floor"),
+            (1, read(), "none"),
+            (2, add(6), "6"),
+            (3, reserve(7, 100), "6 hold 2 until 103"),
+        ],
+    );
+    let ceiling = Policy { max: Some(-5), ..Policy::default() };
+    script(Counter::under(ceiling), &[(0, reserve(-7, 100), "no above-ceiling"), (1, read(), "none")]);
+}
+
+#[test]
 fn holds_belong_to_one_life() {
     script(
         Counter::default(),

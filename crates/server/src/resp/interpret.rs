@@ -54,12 +54,12 @@ pub struct Interpreter<'a> {
     pub now_ms: u64,
 }
 
-/// A name of the length of a frequent one as a number, letters in upper case; 0 for others.
+/// A name of the length of a frequent one as a number, letters in upper case and the length behind them; 0 for others.
 const fn packed(name: &[u8]) -> u64 {
     let word = match *name {
-        [a, b, c] => [a, b, c, 0, 0, 0, 0, 0],
-        [a, b, c, d] => [a, b, c, d, 0, 0, 0, 0],
-        [a, b, c, d, e, f] => [a, b, c, d, e, f, 0, 0],
+        [a, b, c] => [a, b, c, 0, 0, 0, 0, 3],
+        [a, b, c, d] => [a, b, c, d, 0, 0, 0, 4],
+        [a, b, c, d, e, f] => [a, b, c, d, e, f, 0, 6],
         _ => return 0,
     };
     u64::from_le_bytes(word) & u64::from_le_bytes([!0x20; 8])

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use quipu_counting::kinds::seen_by;
 use quipu_counting::{Detail, Kind, NEVER, Refusal, Reply, Unavailable};
 use quipu_wire::dump::{write_integer, write_string};
 use quipu_wire::refusal::{error_line, unavailable_line};
@@ -12,6 +13,8 @@ use super::plan::{Plan, Unit, View};
 use super::session::Session;
 use super::transaction::Outcome;
 
+/// The most bytes that MGET shows, which may be asked for many sketches.
+const VALUES_BYTES_MAX: usize = 32 << 20;
 /// Redis keeps one object for each of these and counts no references to it.
 const SHARED_INTEGERS: std::ops::Range<i64> = 0..10_000;
 /// What a counter takes in the engine's table beside its key, in its two forms, with its slot in the index.
@@ -229,9 +232,14 @@ impl<'d> Renderer<'d, '_> {
                 if let Some((refusal, reply)) = first_refused(replies) {
                     return self.refuse(refusal, reply);
                 }
+                let before = self.encoder.out.len();
                 self.encoder.array(replies.len());
                 for reply in replies {
                     self.value_of_whole(reply);
+                    if self.encoder.out.len() - before > VALUES_BYTES_MAX {
+                        self.encoder.out.truncate(before);
+                        return self.refuse(Refusal::TooLarge, reply);
+                    }
                 }
             }
             (Plan::OkForAll(count), None) => {
@@ -436,9 +444,15 @@ impl<'d> Renderer<'d, '_> {
             (true, NEVER) => -1,
             (true, at_ms) => clamp(at_ms.saturating_sub(self.now_ms)),
         };
+        let value = match reply.detail.as_deref() {
+            Some(Detail::Body(body, frame)) if body.kind() == Kind::Unique => {
+                clamp(seen_by(body, frame.as_ref(), self.now_ms).count())
+            }
+            _ => cell.value,
+        };
         let fields = [
             ("exists", i64::from(reply.exists)),
-            ("value", cell.value),
+            ("value", value),
             ("version", clamp(cell.version)),
             ("updated_at_ms", clamp(cell.updated_at_ms)),
             ("birth", clamp(cell.birth)),

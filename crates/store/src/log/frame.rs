@@ -24,7 +24,7 @@ pub(super) const FRAME_ALIGN_BYTES: usize = 8;
 pub(super) const RECORD_PREFIX_BYTES: usize = 4;
 
 /// Nothing sensible is larger; a bound for what a reader believes.
-pub const RECORD_BYTES_MAX: usize = 16 << 20;
+pub const RECORD_BYTES_MAX: usize = 32 << 20;
 
 /// A frame is closed before it grows beyond this (a larger record has its own), so that a torn write of a
 /// large buffer loses only the frames that are torn.

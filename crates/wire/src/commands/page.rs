@@ -33,8 +33,8 @@ const CHAPTERS: &[(&str, &str, &str)] = &[
         "cluster",
         "Cluster",
         "The cluster port of a node speaks the Redis Cluster protocol: who asks about a slot that another node leads is sent there \
-         (`MOVED`), and keys of one command or transaction share a slot (`CROSSSLOT`). Commands without keys speak of all \
-         counters on every node: a client that adds up what DBSIZE says on each of them counts too much. On the RESP port, where \
+         (`MOVED`), and keys of one command or transaction share a slot (`CROSSSLOT`). SCAN, KEYS, RANDOMKEY and \
+         DBSIZE speak of what the node leads, so that clients can put the answers of all nodes together; Q.SUM and Q.TOP speak of all counters. On the RESP port, where \
          every node answers everything, these are answered as by a Redis without a cluster.",
     ),
 ];

@@ -244,7 +244,7 @@ commands! {
     Dump "dump" 2 (1 1 1) [READONLY] [KEYSPACE] [RO ACCESS] [VARIES] "generic" "2.6.0"
         "key" "A counter in the form Redis restores.";
     Restore "restore" -4 (1 1 1) [WRITE DENYOOM] [KEYSPACE DANGEROUS] [OW UPDATE] [] "generic" "2.6.0"
-        "key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]" "Makes a counter of what DUMP gave, here or in Redis; integers only.";
+        "key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]" "Makes a counter of what DUMP gave, here or in Redis: an integer or a sketch.";
     Object "object" -2 (0 0 0) [] [] [] [] "generic" "2.2.3"
         "" "Looks at a key as Redis keeps it.";
     ObjectEncoding "object|encoding" 3 (2 2 1) [READONLY] [KEYSPACE] [RO] [VARIES] "generic" "2.2.3"

@@ -1,6 +1,6 @@
 //! Bodies of holds and of adjustments.
 
-use quipu_counting::hold::HoldId;
+use quipu_counting::hold::{HoldId, TTL_MS_MAX};
 use quipu_counting::{Add, Detail, Reply};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -11,9 +11,6 @@ use super::schema::{HoldTtlSchema, IntegerSchema, ReasonSchema};
 use super::text_if_large;
 use super::timestamp::rfc3339;
 
-/// The longest time for which something is set aside: a month, for what waits for a payment. What is to stay longer is
-/// counted, not held.
-pub const TTL_MS_MAX: u64 = 30 * 24 * 3_600_000;
 /// The longest reason of an adjustment: a sentence with a reference, which an audit shows in a line.
 pub const REASON_BYTES_MAX: usize = 512;
 

@@ -13,9 +13,9 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use quipu_counting::aggregate::{Aggregate, Missing, Part};
-use quipu_counting::kinds::visitors;
+use quipu_counting::kinds::seen_by;
 use quipu_counting::unique::STANDARD_ERROR;
-use quipu_counting::{Cell, Detail, Kind, ListOrder, ListPage, NEVER, Policy, Refusal, Reply};
+use quipu_counting::{Cell, Detail, Kind, ListOrder, ListPage, NEVER, Policy, Refusal, Reply, Unique};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -131,11 +131,17 @@ impl CounterBody {
         let counter = CounterBody::of(key, reply);
         let Some(Detail::Body(body, frame)) = reply.detail.as_deref() else { return counter };
         let kind = body.kind();
-        let window = || frame.as_ref().map_or(0..u64::MAX, |frame| frame.window(now_ms));
-        let exact = kind != Kind::Unique || visitors(body, &window()).is_exact();
+        let seen = (kind == Kind::Unique).then(|| seen_by(body, frame.as_ref(), now_ms));
+        let exact = seen.as_ref().is_none_or(Unique::is_exact);
+        let value = match (&seen, reply.exists) {
+            (Some(seen), true) => i64::try_from(seen.count()).unwrap_or(i64::MAX),
+            _ => counter.value,
+        };
         let outstanding = body.holds.outstanding(now_ms);
         let has_holds = outstanding.count > 0;
         CounterBody {
+            value,
+            value_text: text_if_large(value),
             kind: KindName::of(kind),
             exact,
             standard_error: (!exact).then_some(STANDARD_ERROR),

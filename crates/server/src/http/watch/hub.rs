@@ -203,7 +203,7 @@ impl Hub {
             if counted.iter().any(|reply| reply.refusal.is_some()) {
                 return Err(too_late());
             }
-            self.state.lock().topics.clear(|key| to_json(key, &Reply::state(None)));
+            self.state.lock().topics.clear(|key| to_json(key, &Reply::state(None), 0));
             pending.cleared = false;
         }
         let mut groups: BTreeMap<u16, Vec<Vec<u8>>> = BTreeMap::new();
@@ -240,13 +240,14 @@ impl Hub {
             batch.push(key, Action::Read);
         }
         let replies = self.read(batch).await?;
+        let now_ms = self.clock.now_ms();
         let mut state = self.state.lock();
         let read = keys.iter().zip(&replies).filter(|(_, reply)| reply.refusal.is_none());
         let told = read.map(|(key, reply)| {
             let cell = reply.exists.then_some(reply.cell);
             match changed.contains(key) {
-                true => state.topics.publish(key, cell, || to_json(key, reply)),
-                false => state.topics.learn(key, cell, || to_json(key, reply)),
+                true => state.topics.publish(key, cell, || to_json(key, reply, now_ms)),
+                false => state.topics.learn(key, cell, || to_json(key, reply, now_ms)),
             }
             key.clone()
         });
@@ -283,10 +284,10 @@ fn too_late() -> Refused {
     Problem::new(503, "busy", "what is watched was not read in time").into()
 }
 
-/// A counter as clients see it.
-pub fn to_json(key: &[u8], reply: &Reply) -> Bytes {
+/// A counter as who reads it at this time sees it.
+pub fn to_json(key: &[u8], reply: &Reply, now_ms: u64) -> Bytes {
     // A struct of text and numbers: there is nothing in it that JSON cannot say.
-    serde_json::to_vec(&CounterBody::of(key, reply)).unwrap_or_default().into()
+    serde_json::to_vec(&CounterBody::of_read(key, reply, now_ms)).unwrap_or_default().into()
 }
 
 /// One who watches, until dropped.

@@ -219,7 +219,7 @@ impl Stream {
         let changed = subscription.changed(listed.counters.iter().map(|(key, _)| &key[..]), listed.since);
         let unchanged = listed.counters.iter().filter(|(key, _)| !changed.contains(key));
         let states = known.iter().map(|change| change.json.clone());
-        let states = states.chain(unchanged.map(|(key, cell)| to_json(key, &Reply::state(Some(*cell)))));
+        let states = states.chain(unchanged.map(|(key, cell)| to_json(key, &Reply::state(Some(*cell)), 0)));
         let mut count = 0;
         let mut frame = String::new();
         if let Some(reason) = reason {

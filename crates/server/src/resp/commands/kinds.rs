@@ -13,7 +13,7 @@
 use std::sync::mpsc::channel;
 
 use quipu_counting::body::{State, put_frame};
-use quipu_counting::hold::HoldId;
+use quipu_counting::hold::{HoldId, TTL_MS_MAX};
 use quipu_counting::kinds::visitors;
 use quipu_counting::unique::{Unique, hash};
 use quipu_counting::{
@@ -217,6 +217,9 @@ pub fn hold(draft: &mut Draft, arguments: Arguments<'_, '_>) -> Drafted {
         return Err("ERR the amount is zero: there is nothing to set aside".into());
     }
     let ttl_ms = positive(ttl_ms, "number of milliseconds")?;
+    if ttl_ms > TTL_MS_MAX {
+        return Err(format!("ERR the time must be 1 to {TTL_MS_MAX} milliseconds, which is 30 days").into());
+    }
     let mut id = None;
     let mut words = arguments.tail(4).iter();
     while let Some(word) = words.next() {
