@@ -104,9 +104,10 @@ const EMPTY: u32 = NOBODY as u32;
 const HASH_BITS: u32 = !(Place::MAX as u32);
 
 impl Index {
+    /// Never the same one twice: two keys that could only be there would push each other out.
     #[inline]
     fn slots_of(hash: u32) -> [usize; 2] {
-        [hash as usize % SLOTS, (hash ^ (hash >> 10)) as usize % SLOTS]
+        [hash as usize % SLOTS, (hash ^ (hash >> 10 | 1)) as usize % SLOTS]
     }
 
     /// What is left of a slot without the hash is the place, or larger than any.
