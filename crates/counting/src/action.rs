@@ -47,6 +47,15 @@ pub enum Action {
         /// What must hold of the counter first.
         condition: Condition,
     },
+    /// The counter becomes what it was elsewhere.
+    Restore {
+        /// All it had, see [`crate::kinds::put_restored`].
+        whole: Span,
+        /// What happens to the expiry.
+        expiry: Expiry,
+        /// What must hold of the counter first.
+        condition: Condition,
+    },
     /// Count so much if a limit leaves room for it.
     Acquire(Acquire),
     /// Set so much aside for so many milliseconds, as if it were added: the delta and the bounds of the addition hold.
@@ -86,6 +95,7 @@ impl Action {
                 | Action::Observe { .. }
                 | Action::Join { .. }
                 | Action::Replace { .. }
+                | Action::Restore { .. }
                 | Action::Acquire(_)
                 | Action::Reserve(..)
                 | Action::End { .. }
@@ -98,6 +108,7 @@ impl Action {
             Action::Told { told, .. } => Some(*told),
             Action::Observe { items } => Some(*items),
             Action::Join { sketch } | Action::Replace { sketch, .. } => Some(*sketch),
+            Action::Restore { whole, .. } => Some(*whole),
             Action::Acquire(acquire) => Some(acquire.frame),
             _ => None,
         }
@@ -122,6 +133,9 @@ impl Action {
             Action::Join { .. } => Action::Join { sketch: payload },
             Action::Replace { expiry, condition, .. } => {
                 Action::Replace { sketch: payload, expiry, condition }
+            }
+            Action::Restore { expiry, condition, .. } => {
+                Action::Restore { whole: payload, expiry, condition }
             }
             Action::Acquire(acquire) => Action::Acquire(Acquire { frame: payload, ..acquire }),
             other => other,

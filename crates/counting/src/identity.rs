@@ -224,6 +224,11 @@ fn write_action(hasher: &mut SipHasher13, action: &Action) {
             write_expiry(hasher, *expiry);
             write_condition(hasher, *condition);
         }
+        Action::Restore { expiry, condition, .. } => {
+            hasher.write_u8(17);
+            write_expiry(hasher, *expiry);
+            write_condition(hasher, *condition);
+        }
         Action::Acquire(acquire) => {
             hasher.write_u8(12);
             hasher.write_i64(acquire.amount);

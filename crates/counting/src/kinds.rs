@@ -10,16 +10,19 @@ use std::sync::Arc;
 use crate::action::{Acquire, Action, Add, Condition, Ending, Expiry, Set};
 use crate::batch::Reply;
 use crate::body::{Body, Event, Keeping, Kind, Shape, State, read_frame, read_hashes, seen_from};
-use crate::bytes::Bytes;
+use crate::bytes::{Bytes, put_bytes, put_varint, put_zigzag};
 use crate::cell::Cell;
-use crate::hold::{HOLDS_MAX, Hold, Outstanding};
+use crate::hold::{HOLDS_MAX, Hold, Holds, Outstanding};
 use crate::policy::{Limits, Policy};
 use crate::refusal::Refusal;
 use crate::rules::{Change, Verdict, born_or_changed, decide, holds, refuse};
 use crate::series::Series;
 use crate::told::Told;
 use crate::unique::{Seen, Unique};
-use crate::window::{Frame, Zone, usage};
+use crate::window::{BucketRefusal, Frame, Zone, usage};
+
+/// How far ahead of ours a clock may be whose times are believed.
+pub const AHEAD_MS: u64 = 60_000;
 
 /// A counter with all it has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,6 +53,13 @@ pub enum Detail {
         number: u64,
         /// When it comes back by itself.
         expires_at_ms: u64,
+    },
+    /// When something may have happened that is counted for its time.
+    Bound {
+        /// The earliest time.
+        earliest_ms: u64,
+        /// The latest.
+        latest_ms: u64,
     },
     /// What observing came to.
     Seen {
@@ -173,7 +183,7 @@ impl Deciding<'_> {
         match action {
             Action::Add(add) => self.add(add),
             Action::Told { add, .. } => match Told::read(asked.payload) {
-                Some(_) => self.add(add),
+                Some(told) => self.told(add, &told),
                 None => self.refuse(Refusal::WrongKind),
             },
             Action::Set(set) => self.set(set),
@@ -186,6 +196,10 @@ impl Deciding<'_> {
             },
             Action::Replace { expiry, condition, .. } => match Unique::read(asked.payload) {
                 Some(sketch) => self.replace(sketch, *expiry, *condition),
+                None => self.refuse(Refusal::WrongKind),
+            },
+            Action::Restore { expiry, condition, .. } => match read_restored(asked.payload) {
+                Some(restored) => self.restore(restored, *expiry, *condition),
                 None => self.refuse(Refusal::WrongKind),
             },
             Action::Acquire(acquire) => self.acquire(acquire, asked.payload),
@@ -269,7 +283,44 @@ impl Deciding<'_> {
         Some(keeping)
     }
 
+    /// An addition of which more is told.
+    fn told(&mut self, add: &Add, told: &Told<'_>) -> Verdict {
+        match told.at_ms.map(|at_ms| self.moment(at_ms)) {
+            None => self.add(add),
+            Some(Ok(at_ms)) => self.add_at(add, at_ms),
+            Some(Err(verdict)) => verdict,
+        }
+    }
+
+    /// For when something is counted that happened at `at_ms`, if it can be. Clocks differ: what is a little ahead counts as now, so that no
+    /// bucket is newer than the one that time is in.
+    fn moment(&self, at_ms: u64) -> Result<u64, Verdict> {
+        let keeping = match self.kind() {
+            Kind::Unique => return Err(self.refuse(Refusal::WrongKind)),
+            Kind::Sum => None,
+            Kind::Window => self.keeping(),
+        };
+        let Some(keeping) = keeping else { return Err(self.refuse(Refusal::Timeless)) };
+        let lateness_ms = self.ruled.policy.and_then(|policy| policy.lateness_ms).unwrap_or(u64::MAX);
+        let earliest_ms = keeping.from_ms(self.now_ms).max(self.now_ms.saturating_sub(lateness_ms));
+        if (earliest_ms..=self.now_ms.saturating_add(AHEAD_MS)).contains(&at_ms) {
+            return Ok(at_ms.min(self.now_ms));
+        }
+        Err(self.out_of_time(earliest_ms))
+    }
+
+    fn out_of_time(&self, earliest_ms: u64) -> Verdict {
+        let latest_ms = self.now_ms.saturating_add(AHEAD_MS);
+        let mut verdict = self.refuse(Refusal::OutOfTime);
+        verdict.reply.detail = Some(Arc::new(Detail::Bound { earliest_ms, latest_ms }));
+        verdict
+    }
+
     fn add(&mut self, add: &Add) -> Verdict {
+        self.add_at(add, self.now_ms)
+    }
+
+    fn add_at(&mut self, add: &Add, at_ms: u64) -> Verdict {
         if self.kind() == Kind::Unique {
             return self.refuse(Refusal::WrongKind);
         }
@@ -277,9 +328,19 @@ impl Deciding<'_> {
         let verdict = self.plain(&Action::Add(add), &limits);
         let Change::Put(after) = verdict.change else { return verdict };
         let delta = after.value.wrapping_sub(self.live.map_or(0, |cell| cell.value));
-        match self.count(delta) {
+        match self.count(delta, at_ms) {
             Ok(()) => verdict,
+            // As many buckets as there can be are newer.
+            Err(Refusal::OutOfTime) => self.out_of_time(self.oldest_ms()),
             Err(refusal) => self.refuse(refusal),
+        }
+    }
+
+    /// Where the oldest bucket begins.
+    fn oldest_ms(&self) -> u64 {
+        match self.body.as_ref().map(|body| &body.state) {
+            Some(State::Window(_, buckets)) => buckets.iter(0..u64::MAX).next().map_or(0, |(start_ms, _)| start_ms),
+            _ => 0,
         }
     }
 
@@ -295,8 +356,8 @@ impl Deciding<'_> {
         (add, limits)
     }
 
-    /// Notes an addition in its bucket, where the counter has buckets.
-    fn count(&mut self, delta: i64) -> Result<(), Refusal> {
+    /// Notes an addition in the bucket of its time, where the counter has buckets.
+    fn count(&mut self, delta: i64, at_ms: u64) -> Result<(), Refusal> {
         self.ensure_shape();
         let (Some(State::Window(_, buckets)), Some(keeping)) =
             (self.body.as_ref().map(|body| &body.state), self.keeping())
@@ -306,11 +367,18 @@ impl Deciding<'_> {
         if delta == 0 {
             return Ok(());
         }
-        let start_ms = keeping.frame.bucket(self.now_ms).start;
-        let sum = buckets.sum(start_ms..u64::MAX) + i128::from(delta);
-        i64::try_from(sum).map_err(|_| Refusal::Overflow)?;
-        let from_ms = keeping.from_ms(self.now_ms);
-        self.happens(Event::Count { start_ms, from_ms, delta });
+        let (bucket, from_ms) = (keeping.frame.bucket(at_ms), keeping.from_ms(self.now_ms));
+        let (start_ms, end_ms) = (bucket.start, bucket.end);
+        let is_late = !bucket.contains(&self.now_ms);
+        let gathered = buckets.gathered(start_ms..if is_late { end_ms } else { u64::MAX }, delta);
+        gathered.map_err(|refusal| match refusal {
+            BucketRefusal::Overflow => Refusal::Overflow,
+            BucketRefusal::TooOld => Refusal::OutOfTime,
+        })?;
+        self.happens(match is_late {
+            true => Event::CountLate { start_ms, end_ms, from_ms, delta },
+            false => Event::Count { start_ms, from_ms, delta },
+        });
         Ok(())
     }
 
@@ -437,6 +505,37 @@ impl Deciding<'_> {
         if is_sum {
             self.begin_anew(&mut verdict);
         }
+        verdict
+    }
+
+    /// It begins another life, as it was in the one before, but for what was set aside: holds are known by the life they were made in. When it
+    /// last changed is when it did so there, so that its history stays true.
+    fn restore(&mut self, restored: Restored, expiry: Expiry, condition: Condition) -> Verdict {
+        let Restored { updated_at_ms, value, mut body } = restored;
+        let policy = self.ruled.policy;
+        if policy.and_then(|policy| policy.kind).is_some_and(|kind| kind != body.kind()) {
+            return self.refuse(Refusal::WrongKind);
+        }
+        body.holds = Holds::default();
+        let value = match &body.state {
+            State::Sum | State::Window(..) => value,
+            State::Unique(unique) => to_i64(unique.count()),
+            State::Visitors(_, sketches) => sketches.last().map_or(0, |(_, unique)| to_i64(unique.count())),
+        };
+        let limits = self.ruled.limits;
+        let mut verdict = match body.kind() {
+            Kind::Unique if holds(condition, self.live) => {
+                born_or_changed(self.live, value, expiry, &limits, self.now_ms, self.sequence)
+            }
+            _ => self.plain(&Action::Set(Set { value, expiry, condition }), &limits),
+        };
+        let Change::Put(cell) = &mut verdict.change else { return verdict };
+        cell.updated_at_ms = updated_at_ms.min(self.now_ms);
+        verdict.reply.cell.updated_at_ms = cell.updated_at_ms;
+        self.begin_anew(&mut verdict);
+        // Nothing of the life before goes into the history of this one.
+        (self.live, self.body) = (None, None);
+        self.happens(Event::Restore(Box::new(body)));
         verdict
     }
 
@@ -595,7 +694,7 @@ impl Deciding<'_> {
         }
         let value = self.live.map_or(0, |cell| cell.value);
         let Some(value) = value.checked_add(amount) else { return self.refuse(Refusal::Overflow) };
-        if let Err(refusal) = self.count(amount) {
+        if let Err(refusal) = self.count(amount, self.now_ms) {
             return self.refuse(refusal);
         }
         self.happens(Event::End(number));

@@ -45,11 +45,15 @@ pub enum Refusal {
     BeyondHold = 18,
     /// The counter has as many holds as it can have.
     TooManyHolds = 19,
+    /// It happened too long ago to be counted for its time, or has not happened yet.
+    OutOfTime = 20,
+    /// It says when it happened, and the counter does not count by time.
+    Timeless = 21,
 }
 
 impl Refusal {
     /// Every refusal, for tables and tests.
-    pub const ALL: [Refusal; 19] = [
+    pub const ALL: [Refusal; 21] = [
         Refusal::Overflow,
         Refusal::BelowFloor,
         Refusal::AboveCeiling,
@@ -69,6 +73,8 @@ impl Refusal {
         Refusal::HoldEnded,
         Refusal::BeyondHold,
         Refusal::TooManyHolds,
+        Refusal::OutOfTime,
+        Refusal::Timeless,
     ];
 
     /// The stored number.
@@ -103,6 +109,8 @@ impl Refusal {
             Refusal::HoldEnded => "hold-ended",
             Refusal::BeyondHold => "beyond-hold",
             Refusal::TooManyHolds => "too-many-holds",
+            Refusal::OutOfTime => "out-of-time",
+            Refusal::Timeless => "no-window",
         }
     }
 
@@ -129,7 +137,9 @@ impl Refusal {
             | Refusal::OverQuota
             | Refusal::NoLimit
             | Refusal::BeyondHold
-            | Refusal::TooManyHolds => false,
+            | Refusal::TooManyHolds
+            | Refusal::OutOfTime
+            | Refusal::Timeless => false,
         }
     }
 }

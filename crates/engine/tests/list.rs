@@ -55,7 +55,7 @@ fn pages(engine: &Engine, listing: Listing, mut between: impl FnMut()) -> Vec<Co
         assert!(page.counters.len() == listing.limit || !page.more);
         assert_eq!(page.next().is_some(), page.more);
         listing.after = page.next();
-        all.extend(page.counters);
+        all.extend(page.counters.into_iter().map(|listed| (listed.key, listed.cell)));
         if listing.after.is_none() {
             return all;
         }

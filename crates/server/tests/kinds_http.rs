@@ -101,6 +101,14 @@ fn granted(key: &str, (used, limit): (i64, i64), value: i64, version: u64) -> Va
         "overLimit": used > limit, "value": value, "version": version, "duplicate": false})
 }
 
+/// What a list says that a counter counts, and whether it is more than a number.
+fn listed(server: &Server, key: &str, order: &str) -> (String, bool) {
+    let page = call(server, &format!("GET counters?prefix={key}{order}"), None, "").json();
+    let counters = page["counters"].as_array().unwrap();
+    let found = counters.iter().find(|counter| counter["counterKey"] == key).unwrap();
+    (found["kind"].as_str().unwrap().to_owned(), found["hasBody"] == true)
+}
+
 fn uniques() -> Vec<Row> {
     let wrong = json!({"reason": "wrong-kind", "status": 409, "accepted": false});
     vec![
@@ -228,6 +236,15 @@ fn uniques_are_counted_once() {
         (&json!(estimate), &json!(false), &json!("unique"))
     );
     assert_eq!(read["standardError"], json!(0.008125));
+    // Lists say it too, also of what is on disk alone.
+    let page = |server: &Server| call(server, "GET counters?prefix=many", None, "").json()["counters"][0].clone();
+    let (mut expected, now) = (read.clone(), page(&server));
+    expected["hasBody"] = json!(true);
+    assert_eq!(now, expected);
+    assert_eq!((listed(&server, "plain", ""), listed(&server, "u", "&order=value")), (("sum".into(), false), ("unique".into(), true)));
+    assert!(server.terminate().0.success());
+    let server = Server::start(data.path());
+    assert_eq!(page(&server), expected);
     let too_many = json!({ "items": vec!["x"; 10_001] }).to_string();
     let refused = call(&server, "POST counters/many/observe", None, &too_many);
     assert_eq!(refused.status, 400);
@@ -397,6 +414,7 @@ fn holds_end_once() {
 fn retries_are_told_the_first_outcome() {
     let data = tempfile::tempdir().unwrap();
     let server = Server::start(data.path());
+    call(&server, "POST counters/from/observe", None, r#"{"items":["a","b"]}"#);
     let calls = [
         ("POST counters/u/observe", r#"{"items":["a"]}"#, r#"{"items":["b"]}"#),
         ("POST counters/q/acquire", r#"{"limit":5,"window":"1h"}"#, r#"{"limit":6,"window":"1h"}"#),
@@ -599,6 +617,10 @@ fn a_cluster_counts_them_at_every_node() {
         assert_eq!((&read["kind"], &read["value"]), (&json!("unique"), &json!(4)));
         let window = call(server, "GET counters/q/window", None, "").json();
         assert_eq!(window["sum"], json!(10));
+        for order in ["", "&order=key", "&order=value"] {
+            let kinds = [("u", "unique", true), ("q", "window", true), ("plain", "sum", false)];
+            assert_eq!(kinds.map(|(key, ..)| listed(server, key, order)), kinds.map(|(_, kind, more)| (kind.into(), more)));
+        }
         // Held at one node, known at the next, ended at the one after.
         let key = format!("stock:{number}");
         let [next, after] = [1, 2].map(|step| &servers[(number + step) % 3]);
