@@ -584,16 +584,41 @@ fn race(address: SocketAddr, attempts: usize) -> usize {
     admitted
 }
 
+/// The same over RESP, on another counter.
+fn race_in_pipelines(address: SocketAddr, attempts: usize) -> usize {
+    const AT_A_TIME: usize = 500;
+    let mut stream = TcpStream::connect(address).unwrap();
+    let mut replies = BufReader::new(stream.try_clone().unwrap()).lines();
+    let mut admitted = 0;
+    for _ in 0..attempts / AT_A_TIME {
+        stream.write_all("Q.ACQUIRE run 1 50000 3600000\r\n".repeat(AT_A_TIME).as_bytes()).unwrap();
+        for _ in 0..AT_A_TIME {
+            // Whether it was admitted, what is left, and when more is free.
+            let reply: Vec<String> = replies.by_ref().take(4).map(Result::unwrap).collect();
+            match [&*reply[0], &*reply[1]] {
+                ["*3", ":1"] => admitted += 1,
+                ["*3", ":0"] => {}
+                _ => panic!("{reply:?}"),
+            }
+        }
+    }
+    admitted
+}
+
 #[test]
 fn a_limit_admits_exactly_what_it_says() {
     let data = tempfile::tempdir().unwrap();
     let server = Server::start_with(data.path(), &["--durability", "interval:100"]);
-    let address = server.http;
-    let racers: Vec<_> = (0..2).map(|_| std::thread::spawn(move || race(address, 10_000))).collect();
-    let admitted: usize = racers.into_iter().map(|racer| racer.join().unwrap()).sum();
-    assert_eq!(admitted, 10_000);
-    let read = call(&server, "GET counters/race/window?last=1h", None, "").json();
-    assert_eq!(read["sum"], json!(10_000));
+    type Race = fn(SocketAddr, usize) -> usize;
+    for (race, address, key, limit) in
+        [(race as Race, server.http, "race", 10_000), (race_in_pipelines, server.resp, "run", 50_000)]
+    {
+        let racers: Vec<_> = (0..2).map(|_| std::thread::spawn(move || race(address, limit))).collect();
+        let admitted: usize = racers.into_iter().map(|racer| racer.join().unwrap()).sum();
+        assert_eq!(admitted, limit, "{key}");
+        let read = call(&server, &format!("GET counters/{key}/window?last=1h"), None, "").json();
+        assert_eq!(read["sum"], json!(limit), "{key}");
+    }
 }
 
 #[test]
