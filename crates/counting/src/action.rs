@@ -35,7 +35,7 @@ pub enum Action {
     },
     /// All that another counter of uniques has seen was seen.
     Join {
-        /// Its sketch, as it is stored.
+        /// Its sketch, as it is stored; see [`crate::kinds::put_join`].
         sketch: Span,
     },
     /// This is what was seen, and nothing else.

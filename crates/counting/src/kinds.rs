@@ -159,6 +159,52 @@ pub fn settle_whole(
     Settled { change: verdict.change, events, reply: verdict.reply }
 }
 
+/// What a payload of [`Action::Join`] begins with where it says what was asked for; sketches begin otherwise.
+const ASKED_FOR: u8 = 0xff;
+
+/// Appends the payload of [`Action::Join`] under a request id: a hash of what was asked for, by which the request is the same when it comes
+/// again, and the sketch, which may then be another. Without a sketch it is refused, unless it was done before.
+pub fn put_join(out: &mut Vec<u8>, asked_for: u64, sketch: Option<&Unique>) {
+    out.push(ASKED_FOR);
+    out.extend(asked_for.to_le_bytes());
+    if let Some(sketch) = sketch {
+        sketch.put(out);
+    }
+}
+
+/// What was asked for, as far as it is said, and the sketch.
+pub(crate) fn split_join(payload: &[u8]) -> (Option<&[u8; 8]>, &[u8]) {
+    match payload.split_first() {
+        Some((&ASKED_FOR, rest)) => match rest.split_first_chunk() {
+            Some((asked_for, sketch)) => (Some(asked_for), sketch),
+            None => (None, &[]),
+        },
+        _ => (None, payload),
+    }
+}
+
+/// A counter as it was elsewhere.
+pub struct Restored {
+    updated_at_ms: u64,
+    value: i64,
+    body: Body,
+}
+
+/// Appends the payload of [`Action::Restore`]: when the counter last changed, its value, and its body as [`Body::put`] has it.
+pub fn put_restored(out: &mut Vec<u8>, updated_at_ms: u64, value: i64, body: &[u8]) {
+    put_varint(out, updated_at_ms);
+    put_zigzag(out, value);
+    put_bytes(out, body);
+}
+
+/// Reads what was appended.
+pub fn read_restored(payload: &[u8]) -> Option<Restored> {
+    let mut bytes = Bytes::new(payload);
+    let (updated_at_ms, value) = (bytes.varint()?, bytes.zigzag()?);
+    let body = Body::read(bytes.bytes()?)?;
+    bytes.is_empty().then_some(Restored { updated_at_ms, value, body })
+}
+
 /// What a counter of uniques has seen: by time where it knows when, else in all.
 pub fn visitors(body: &Body, range: &Range<u64>) -> Unique {
     let mut all = Unique::new();
@@ -190,7 +236,7 @@ impl Deciding<'_> {
             Action::Overwrite(set) => self.overwrite(set),
             Action::Reset(condition) => self.reset(*condition),
             Action::Observe { .. } => self.observe(&read_hashes(asked.payload)),
-            Action::Join { .. } => match Unique::read(asked.payload) {
+            Action::Join { .. } => match Unique::read(split_join(asked.payload).1) {
                 Some(sketch) => self.join(&sketch),
                 None => self.refuse(Refusal::WrongKind),
             },

@@ -416,6 +416,7 @@ fn retries_are_told_the_first_outcome() {
     let server = Server::start(data.path());
     call(&server, "POST counters/from/observe", None, r#"{"items":["a","b"]}"#);
     let calls = [
+        ("POST counters/into/merge", r#"{"sources":["from","absent"]}"#, r#"{"sources":["from"]}"#),
         ("POST counters/u/observe", r#"{"items":["a"]}"#, r#"{"items":["b"]}"#),
         ("POST counters/q/acquire", r#"{"limit":5,"window":"1h"}"#, r#"{"limit":6,"window":"1h"}"#),
         ("POST counters/h/reserve", r#"{"amount":3,"ttlMs":600000}"#, r#"{"amount":4,"ttlMs":600000}"#),
@@ -451,6 +452,14 @@ fn retries_are_told_the_first_outcome() {
         }
     };
     again(&server);
+    // A source has seen more, or is another counter by now.
+    call(&server, "POST counters/from/observe", None, r#"{"items":["c"]}"#);
+    again(&server);
+    call(&server, "DELETE counters/from", None, "");
+    call(&server, "POST counters/from/increment", None, "");
+    again(&server);
+    let merge = |id| call(&server, "POST counters/into/merge", id, r#"{"sources":["absent","from"]}"#).status;
+    assert_eq!([merge(Some("id-1")), merge(Some("id-2")), merge(None)], [200, 409, 409]);
     server.kill();
     again(&Server::start(data.path()));
 }
