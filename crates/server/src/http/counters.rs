@@ -12,7 +12,7 @@ use quipu_wire::json::request::{AddBody, BodyError, Direction, NoFields, SetBody
 use super::App;
 use super::answer::{self, Answer, Refused};
 use super::execute::{run, run_one};
-use super::extract::{Body, Name, NoQuery, RequestId};
+use super::extract::{Ask, Name, RequestId};
 use super::parameters::Parameters;
 use super::preconditions::Precondition;
 
@@ -71,78 +71,36 @@ pub async fn look(app: &App, key: &[u8], freshness: Freshness) -> Result<(Reply,
     }
 }
 
-pub async fn increment(
-    State(app): State<Arc<App>>,
-    Name(key): Name,
-    id: RequestId,
-    condition: Precondition,
-    NoQuery: NoQuery,
-    body: Body,
-) -> Answer {
-    let body = body.parse_or_default::<AddBody>()?;
-    let condition = condition.and_version(body.if_version.map(|version| version.0));
-    add(&app, &key, &id, &condition, &body, Direction::Up).await
+pub async fn increment(State(app): State<Arc<App>>, ask: Ask<Precondition>) -> Answer {
+    add(&app, ask, Direction::Up).await
 }
 
-pub async fn decrement(
-    State(app): State<Arc<App>>,
-    Name(key): Name,
-    id: RequestId,
-    condition: Precondition,
-    NoQuery: NoQuery,
-    body: Body,
-) -> Answer {
-    let body = body.parse_or_default::<AddBody>()?;
-    let condition = condition.and_version(body.if_version.map(|version| version.0));
-    add(&app, &key, &id, &condition, &body, Direction::Down).await
+pub async fn decrement(State(app): State<Arc<App>>, ask: Ask<Precondition>) -> Answer {
+    add(&app, ask, Direction::Down).await
 }
 
-pub async fn set(
-    State(app): State<Arc<App>>,
-    Name(key): Name,
-    id: RequestId,
-    condition: Precondition,
-    NoQuery: NoQuery,
-    body: Body,
-) -> Answer {
+pub async fn set(State(app): State<Arc<App>>, ask: Ask<Precondition>) -> Answer {
+    let Ask { key, id, condition, body } = ask;
     let body = body.parse::<SetBody>()?;
     let condition = condition.and_version(body.if_version.map(|version| version.0));
     change(&app, &key, &id, &condition, |_, condition| Ok(Action::Set(body.to_set(condition)?))).await
 }
 
-pub async fn reset(
-    State(app): State<Arc<App>>,
-    Name(key): Name,
-    id: RequestId,
-    condition: Precondition,
-    NoQuery: NoQuery,
-    body: Body,
-) -> Answer {
+pub async fn reset(State(app): State<Arc<App>>, ask: Ask<Precondition>) -> Answer {
+    let Ask { key, id, condition, body } = ask;
     body.parse_or_default::<NoFields>()?;
     change(&app, &key, &id, &condition, |_, condition| Ok(Action::Reset(condition))).await
 }
 
-pub async fn delete(
-    State(app): State<Arc<App>>,
-    Name(key): Name,
-    id: RequestId,
-    condition: Precondition,
-    NoQuery: NoQuery,
-    body: Body,
-) -> Answer {
+pub async fn delete(State(app): State<Arc<App>>, ask: Ask<Precondition>) -> Answer {
+    let Ask { key, id, condition, body } = ask;
     body.parse_or_default::<NoFields>()?;
     change(&app, &key, &id, &condition, |_, condition| Ok(Action::Delete(condition))).await
 }
 
 /// An addition that says why. It is a change like any other.
-pub async fn adjust(
-    State(app): State<Arc<App>>,
-    Name(key): Name,
-    id: RequestId,
-    condition: Precondition,
-    NoQuery: NoQuery,
-    body: Body,
-) -> Answer {
+pub async fn adjust(State(app): State<Arc<App>>, ask: Ask<Precondition>) -> Answer {
+    let Ask { key, id, condition, body } = ask;
     let body = body.parse::<AdjustBody>()?;
     let (add, reason) = body.to_adjustment()?;
     let with = |_: &mut Batch, condition| Ok(Action::Add(Add { condition, ..add }));
@@ -157,15 +115,11 @@ pub async fn adjust(
     Ok(answer::changed(&reply, answer::json(StatusCode::OK, &AdjustedBody::of(&key, &reply, reason))))
 }
 
-async fn add(
-    app: &App,
-    key: &[u8],
-    id: &RequestId,
-    precondition: &Precondition,
-    body: &AddBody,
-    direction: Direction,
-) -> Answer {
-    change(app, key, id, precondition, |batch, condition| {
+async fn add(app: &App, ask: Ask<Precondition>, direction: Direction) -> Answer {
+    let Ask { key, id, condition, body } = ask;
+    let body = body.parse_or_default::<AddBody>()?;
+    let condition = condition.and_version(body.if_version.map(|version| version.0));
+    change(app, &key, &id, &condition, |batch, condition| {
         Ok(batch.addition(body.to_add(direction, condition)?, &body.told()))
     })
     .await

@@ -13,17 +13,11 @@ use quipu_wire::json::unique::{MergeBody, ObserveBody, SeenBody};
 use super::App;
 use super::answer::{self, Answer, Refused};
 use super::execute::{run, run_one};
-use super::extract::{Body, Name, NoQuery, RequestId};
+use super::extract::Ask;
 use super::preconditions::Unconditional;
 
-pub async fn observe(
-    State(app): State<Arc<App>>,
-    Name(key): Name,
-    id: RequestId,
-    Unconditional: Unconditional,
-    NoQuery: NoQuery,
-    body: Body,
-) -> Answer {
+pub async fn observe(State(app): State<Arc<App>>, ask: Ask<Unconditional>) -> Answer {
+    let Ask { key, id, body, .. } = ask;
     let payload = body.parse::<ObserveBody>()?.to_payload()?;
     let mut batch = Batch::default();
     let items = batch.intern(&payload);
@@ -32,14 +26,8 @@ pub async fn observe(
 }
 
 /// Under its id a merge is known by the names of its sources: what they have seen may be more when it comes again, or they may be gone.
-pub async fn merge(
-    State(app): State<Arc<App>>,
-    Name(key): Name,
-    id: RequestId,
-    Unconditional: Unconditional,
-    NoQuery: NoQuery,
-    body: Body,
-) -> Answer {
+pub async fn merge(State(app): State<Arc<App>>, ask: Ask<Unconditional>) -> Answer {
+    let Ask { key, id, body, .. } = ask;
     let sources = body.parse::<MergeBody>()?.to_keys()?;
     let (all, refused) = match union(&app, &sources).await {
         Ok(all) => (Some(all), None),
