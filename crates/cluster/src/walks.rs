@@ -416,7 +416,8 @@ mod tests {
                 assert!(read_listing(&mut Reader::new(&bytes[..length])).is_err());
             }
         }
-        let listed = |key: &[u8], body| Listed { key: key.to_vec(), cell: quipu_counting::Cell::ABSENT, body };
+        let listed =
+            |key: &[u8], body| Listed { key: key.to_vec(), cell: quipu_counting::Cell::ABSENT, body };
         let sums = vec![listed(b"ab", None), listed(b"abc", None)];
         let others =
             vec![listed(b"a", Some(Kind::Window)), listed(b"b", None), listed(b"c", Some(Kind::Sum))];

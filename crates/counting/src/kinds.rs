@@ -385,7 +385,9 @@ impl Deciding<'_> {
     /// Where the oldest bucket begins.
     fn oldest_ms(&self) -> u64 {
         match self.body.as_ref().map(|body| &body.state) {
-            Some(State::Window(_, buckets)) => buckets.iter(0..u64::MAX).next().map_or(0, |(start_ms, _)| start_ms),
+            Some(State::Window(_, buckets)) => {
+                buckets.iter(0..u64::MAX).next().map_or(0, |(start_ms, _)| start_ms)
+            }
             _ => 0,
         }
     }

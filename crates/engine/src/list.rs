@@ -107,11 +107,7 @@ impl Walk<'_> {
     }
 
     /// Several partitions into one order.
-    fn in_one_order(
-        &mut self,
-        partitions: Range<usize>,
-        wanted: usize,
-    ) -> Result<Vec<Listed>, ColdError> {
+    fn in_one_order(&mut self, partitions: Range<usize>, wanted: usize) -> Result<Vec<Listed>, ColdError> {
         let order = self.listing.order;
         let after = self.listing.after.as_ref().map(|place| (rank(order, place.value), place.key.clone()));
         let mut selection = Selection::new(order, after, wanted);
@@ -282,7 +278,8 @@ impl Engine {
             let found = row.map(|value| read_listed(&value)).transpose();
             let held = lock();
             if held.table.find(hash, key).is_none() && held.eviction_stamp(hash) == stamp {
-                return found.map_err(|damage| ColdError::Damaged(format!("a cell in space {space}: {damage}")));
+                return found
+                    .map_err(|damage| ColdError::Damaged(format!("a cell in space {space}: {damage}")));
             }
         }
     }

@@ -9,6 +9,11 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Output, Stdio};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
+use quipu_counting::Body;
+use quipu_counting::body::Shape;
 use serde_json::{Value, json};
 use support::cluster::{ask, found, start_settled};
 use support::terminal::Terminal;
@@ -91,6 +96,14 @@ fn what_was_exported_is_imported_as_it_was() {
     assert_eq!(text(&some.stdout).lines().count(), 2, "a header and one counter");
 }
 
+/// A row of a counter that has changed half an hour ago, and has kept nothing of what it was.
+fn changed_before() -> String {
+    let mut body = Vec::new();
+    Body::new(Shape::Sum).put(&mut body);
+    let updated_at = Timestamp::from_millisecond((now_ms() - 1_800_000) as i64).unwrap().to_string();
+    json!({"key": "past", "value": 3, "updatedAt": updated_at, "body": STANDARD.encode(body)}).to_string()
+}
+
 /// Policies and counters of every kind.
 fn count_all_kinds(server: &Server) {
     for (line, body) in [
@@ -101,7 +114,6 @@ fn count_all_kinds(server: &Server) {
         ("POST counters/views/increment", r#"{"delta":5}"#),
         ("POST counters/daily/observe", r#"{"items":["anna","bert"]}"#),
         ("POST counters/few/observe", r#"{"items":["anna","bert","carl"]}"#),
-        ("POST counters/past/increment", r#"{"delta":3}"#),
         ("POST counters/limit/acquire", r#"{"amount":4,"limit":10,"window":"1h"}"#),
         ("POST counters/stock/increment", r#"{"delta":10,"ttlMs":3600000}"#),
         ("POST counters/stock/reserve", r#"{"amount":2,"ttlMs":3600000}"#),
@@ -110,6 +122,11 @@ fn count_all_kinds(server: &Server) {
         let reply = server.request(method, &format!("/api/v1/{path}"), &[], body);
         assert!([200, 201].contains(&reply.status), "{line}: {reply:?}");
     }
+    assert!(piped(server, &["import", "-"], &changed_before()).status.success());
+    let changed = server.request("POST", "/api/v1/counters/past/increment", &[], r#"{"delta":4}"#);
+    assert_eq!(changed.json()["value"], 7);
+    let history = server.request("GET", "/api/v1/counters/past/history?step=minute&from=0", &[], "").json();
+    assert!(!history["points"].as_array().unwrap().is_empty(), "{history}");
     let late = format!(r#"{{"delta":2,"at":{}}}"#, now_ms() - 5 * 3_600_000);
     assert_eq!(server.request("POST", "/api/v1/counters/views/increment", &[], &late).status, 200);
     // So many that they are estimated.

@@ -237,11 +237,15 @@ fn uniques_are_counted_once() {
     );
     assert_eq!(read["standardError"], json!(0.008125));
     // Lists say it too, also of what is on disk alone.
-    let page = |server: &Server| call(server, "GET counters?prefix=many", None, "").json()["counters"][0].clone();
+    let page =
+        |server: &Server| call(server, "GET counters?prefix=many", None, "").json()["counters"][0].clone();
     let (mut expected, now) = (read.clone(), page(&server));
     expected["hasBody"] = json!(true);
     assert_eq!(now, expected);
-    assert_eq!((listed(&server, "plain", ""), listed(&server, "u", "&order=value")), (("sum".into(), false), ("unique".into(), true)));
+    assert_eq!(
+        (listed(&server, "plain", ""), listed(&server, "u", "&order=value")),
+        (("sum".into(), false), ("unique".into(), true))
+    );
     assert!(server.terminate().0.success());
     let server = Server::start(data.path());
     assert_eq!(page(&server), expected);
@@ -653,7 +657,10 @@ fn a_cluster_counts_them_at_every_node() {
         assert_eq!(window["sum"], json!(10));
         for order in ["", "&order=key", "&order=value"] {
             let kinds = [("u", "unique", true), ("q", "window", true), ("plain", "sum", false)];
-            assert_eq!(kinds.map(|(key, ..)| listed(server, key, order)), kinds.map(|(_, kind, more)| (kind.into(), more)));
+            assert_eq!(
+                kinds.map(|(key, ..)| listed(server, key, order)),
+                kinds.map(|(_, kind, more)| (kind.into(), more))
+            );
         }
         // Held at one node, known at the next, ended at the one after.
         let key = format!("stock:{number}");

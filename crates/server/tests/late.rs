@@ -55,8 +55,7 @@ fn what_is_late_counts_for_its_time() {
     let text = Timestamp::from_millisecond(hours_ago(3, now_ms) as i64).unwrap().to_string();
     let (status, counted) = post(&server, "views/increment", json!({"delta": 5, "at": text}));
     assert_eq!((status, &counted["value"]), (200, &json!(5)), "{counted}");
-    let (status, counted) =
-        post(&server, "views/decrement", json!({"delta": 2, "at": hours_ago(3, now_ms)}));
+    let (status, counted) = post(&server, "views/decrement", json!({"delta": 2, "at": hours_ago(3, now_ms)}));
     assert_eq!((status, &counted["value"]), (200, &json!(3)), "{counted}");
     let items = json!({"items": [{"key": "views", "delta": 7, "at": hours_ago(40, now_ms)}, {"key": "views", "delta": 1}]});
     let (status, counted) = post(&server, "batch-increment", items);
@@ -97,7 +96,10 @@ fn what_is_too_late_is_refused_with_the_bound() {
             time.as_millisecond() as u64
         };
         assert_eq!(time_ms("latest") - time_ms("earliest"), 6 * HOUR_MS + 60_000);
-        assert!(refused["detail"].as_str().unwrap().contains(refused["earliest"].as_str().unwrap()), "{refused}");
+        assert!(
+            refused["detail"].as_str().unwrap().contains(refused["earliest"].as_str().unwrap()),
+            "{refused}"
+        );
         let reply = ask(server.resp, &format!("Q.ADD views 1 AT {at}")).unwrap();
         assert!(reply[0].starts_with("-TIME it happened too long ago"), "{reply:?}");
         assert!(reply[0].contains("; times from 2"), "{reply:?}");

@@ -30,11 +30,9 @@ fn all_it_had_is_there_again_and_again() {
     );
     for (counter, told) in [(windowed, "7"), (unique, "2"), (visits, "1")] {
         // Where there was nothing, a number, something of the same kind, or of another.
-        for before in [
-            vec![],
-            vec![(4_000, add(1), "1")],
-            vec![(4_000, observe(&["z"]), "1 exactly applied 3")],
-        ] {
+        for before in
+            [vec![], vec![(4_000, add(1), "1")], vec![(4_000, observe(&["z"]), "1 exactly applied 3")]]
+        {
             let mut other = script(Counter::default(), &before);
             other = script(other, &[(5_000, restore(&counter), told), (6_000, restore(&counter), told)]);
             assert_eq!(other.body(), counter.body());
@@ -71,20 +69,15 @@ fn what_was_set_aside_stays_where_it_was() {
 
 #[test]
 fn history_stays_true() {
-    let policy =
-        || Policy { history: Some(Retention { minutes_ms: HOUR_MS, hours_ms: 0, days_ms: 0 }), ..Policy::default() };
-    let counter = script(
-        Counter::under(policy()),
-        &[(0, add(5), "5"), (10 * MINUTE_MS, add(2), "7")],
-    );
+    let policy = || Policy {
+        history: Some(Retention { minutes_ms: HOUR_MS, hours_ms: 0, days_ms: 0 }),
+        ..Policy::default()
+    };
+    let counter = script(Counter::under(policy()), &[(0, add(5), "5"), (10 * MINUTE_MS, add(2), "7")]);
     // Of a life before it nothing is known.
     let other = script(
         Counter::under(policy()),
-        &[
-            (0, add(100), "100"),
-            (20 * MINUTE_MS, restore(&counter), "7"),
-            (30 * MINUTE_MS, add(1), "8"),
-        ],
+        &[(0, add(100), "100"), (20 * MINUTE_MS, restore(&counter), "7"), (30 * MINUTE_MS, add(1), "8")],
     );
     let counter = script(counter, &[(30 * MINUTE_MS, add(1), "8")]);
     assert_eq!(other.body().series, counter.body().series);

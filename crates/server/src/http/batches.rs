@@ -36,7 +36,8 @@ pub async fn increment(State(app): State<Arc<App>>, id: RequestId, NoQuery: NoQu
     let results: Vec<ItemBody> = batch.replies.iter().enumerate().map(of).collect();
     let mut response = match refused_item(&batch).filter(|_| body.atomic) {
         Some((index, refusal)) => {
-            Refused::from(Problem::batch_refused(index, &batch.replies[index], refusal, results)).into_response()
+            Refused::from(Problem::batch_refused(index, &batch.replies[index], refusal, results))
+                .into_response()
         }
         None => answer::json_in(room, reply_bytes, &ResultsBody { results }),
     };

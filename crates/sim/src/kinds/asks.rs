@@ -6,8 +6,8 @@ use quipu_counting::series::Retention;
 use quipu_counting::unique::hash;
 use quipu_counting::window::{Frame, Unit, Zone};
 use quipu_counting::{
-    Acquire, Action, Add, Batch, Body, Cell, Condition, Ending, Expire, ExpireWhen, Expiry, GroupKind, Kind, Policy, Set,
-    Told, Unique,
+    Acquire, Action, Add, Batch, Body, Cell, Condition, Ending, Expire, ExpireWhen, Expiry, GroupKind, Kind,
+    Policy, Set, Told, Unique,
 };
 use rand::Rng;
 use rand::rngs::SmallRng;

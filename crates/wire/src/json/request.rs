@@ -770,8 +770,14 @@ mod tests {
             assert_eq!(late.unwrap().lateness_ms, Some(expected));
         }
         for (body, named) in [
-            (r#"{"kind":"window","lateness":"10"}"#, "`lateness`: invalid value: string \"10\", expected a duration"),
-            (r#"{"kind":"window","lateness":"3h"}"#, "`lateness`: is longer than past windows are kept: 7200000 ms"),
+            (
+                r#"{"kind":"window","lateness":"10"}"#,
+                "`lateness`: invalid value: string \"10\", expected a duration",
+            ),
+            (
+                r#"{"kind":"window","lateness":"3h"}"#,
+                "`lateness`: is longer than past windows are kept: 7200000 ms",
+            ),
             (r#"{"kind":"unique","lateness":"1h"}"#, "`lateness`: is for `kind` window"),
             (
                 r#"{"kind":"window","window":["fixed",5]}"#,

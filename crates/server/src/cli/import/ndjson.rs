@@ -124,7 +124,10 @@ fn convert(text: &[u8], row: &mut Row) -> Result<(), String> {
             updated_at_ms: object.updated_at.as_deref().and_then(time_ms).unwrap_or(u64::MAX),
         }),
         None if is_more => {
-            return Err("the counter is more than its number, and `body` is missing; `quipu export` writes it".to_owned());
+            return Err(
+                "the counter is more than its number, and `body` is missing; `quipu export` writes it"
+                    .to_owned(),
+            );
         }
         None => None,
     };

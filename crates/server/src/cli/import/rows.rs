@@ -163,8 +163,11 @@ mod tests {
                 Expiry::In(ms) => format!(" in {ms}"),
                 Expiry::At(ms) => format!(" at {ms}"),
             };
-            let more = row.body.as_ref().map_or_else(String::new, |body| format!(" with {} more", body.bytes.len()));
-            found.push(read.map_or_else(shown, |()| format!("{} {key} {}{expiry}{more}", row.line, row.value)));
+            let more =
+                row.body.as_ref().map_or_else(String::new, |body| format!(" with {} more", body.bytes.len()));
+            found.push(
+                read.map_or_else(shown, |()| format!("{} {key} {}{expiry}{more}", row.line, row.value)),
+            );
         }
         found
     }
@@ -270,7 +273,10 @@ mod tests {
             assert_eq!(read(Format::Ndjson, text.as_bytes()), expected, "{text:?}");
         }
         let unknown = &read(Format::Ndjson, br#"{"key":"a","value":1,"ttl":5}"#)[0];
-        assert_eq!(unknown, "1: unknown field `ttl`; there are key, keyBase64, value, ttlMs, expiresAt and body");
+        assert_eq!(
+            unknown,
+            "1: unknown field `ttl`; there are key, keyBase64, value, ttlMs, expiresAt and body"
+        );
     }
 
     /// What is too long is passed over in pieces, and the line behind it is read as if nothing had been.

@@ -216,7 +216,8 @@ impl Stream {
         };
         let subscription = &self.parts.subscription;
         // What has changed since comes as changes: what was listed may be older or newer than the first of them.
-        let changed = subscription.changed(listed.counters.iter().map(|counter| &counter.key[..]), listed.since);
+        let changed =
+            subscription.changed(listed.counters.iter().map(|counter| &counter.key[..]), listed.since);
         let unchanged = listed.counters.iter().filter(|counter| !changed.contains(&counter.key));
         let states = known.iter().map(|change| change.json.clone());
         let states = states.chain(unchanged.map(state));
