@@ -108,7 +108,7 @@ pub static DIFFERENCES: &[Difference] = &[
     },
     Difference {
         name: "restored payloads",
-        here: "RESTORE takes integers alone, in payloads of Redis up to 7.4; a time to live beyond 64 bits is the latest there is.",
+        here: "RESTORE takes integers and sketches, in payloads of Redis up to 7.4, and counters of every kind as `quipu import` sends them; a time to live beyond 64 bits is the latest there is.",
         reason: "Integers look the same in all of them. Redis 7.0 takes nothing newer, and lets that time lie in the past.",
         example: &[],
     },
