@@ -15,7 +15,8 @@
 //! 25                            up to which entry do all nodes agree, if you lead them? -> index:v
 //! 32 count:v partition:v*       up to which entry is agreed on what you lead? -> count:v (partition:v index:v)*
 //! 33 partition:v (0 | 1 max_staleness_ms:v) batch    look, if you hold it and are not further behind -> staleness_ms:v replies
-//! 34 partition:v listing        a page of its counters, if you lead it        -> more:1 count:v (key cell)*
+//! 34 partition:v listing        a page of its counters, if you lead it        -> more:1 count:v (key cell)* (place:v kind:1)*
+//!                               (last, those that have more than their numbers)
 //! 35 partition:v draw:v         any of its keys, if you lead it               -> 0 | 1 key
 //! 36 partition:v place:v        what did you remember under this number?      -> 0 | 1 key
 //! 37 partition:v within_ms:v pattern    add up the counters that match, if you lead it -> sum:16 count:v min:z max:z

@@ -17,7 +17,7 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 use quipu_counting::service::ScanPage;
 use quipu_counting::slot::{partition as partition_of, slot};
-use quipu_counting::{Action, Batch, KEY_BYTES_MAX, ListOrder, ListPage, ListPlace, Listing};
+use quipu_counting::{Action, Batch, KEY_BYTES_MAX, Kind, ListOrder, ListPage, ListPlace, Listed, Listing};
 use quipu_wire::entry::{Malformed, Reader, put_bytes, put_cell, put_varint, put_zigzag};
 
 use crate::blocking::blocking;
@@ -122,7 +122,7 @@ impl Node {
                 let listing = Listing { order: ListOrder::Key, after, limit, ..Listing::default() };
                 let page = self.page(partition, &listing).await?;
                 let next = page.next();
-                keys.extend(page.counters.into_iter().map(|(key, _)| key));
+                keys.extend(page.counters.into_iter().map(|listed| listed.key));
                 if let Some(next) = next {
                     let place = self.places.lock().keep(partition, next.key);
                     let cursor = Cursor { partition, node: last_bits(self.id), place };
@@ -197,10 +197,10 @@ impl Node {
             whole.counters.extend(page.counters);
         }
         match listing.order {
-            ListOrder::Value => whole.counters.sort_unstable_by(|(key, cell), (other_key, other)| {
-                other.value.cmp(&cell.value).then_with(|| key.cmp(other_key))
+            ListOrder::Value => whole.counters.sort_unstable_by(|one, other| {
+                other.cell.value.cmp(&one.cell.value).then_with(|| one.key.cmp(&other.key))
             }),
-            _ => whole.counters.sort_unstable_by(|(key, _), (other, _)| key.cmp(other)),
+            _ => whole.counters.sort_unstable_by(|one, other| one.key.cmp(&other.key)),
         }
         whole.more |= whole.counters.len() > listing.limit;
         whole.counters.truncate(listing.limit);
@@ -330,17 +330,33 @@ fn read_listing(reader: &mut Reader<'_>) -> Result<Listing, Malformed> {
 fn encode_page(page: &ListPage) -> Vec<u8> {
     let mut out = vec![u8::from(page.more)];
     put_varint(&mut out, page.counters.len() as u64);
-    for (key, cell) in &page.counters {
+    for Listed { key, cell, .. } in &page.counters {
         put_bytes(&mut out, key);
         put_cell(&mut out, cell);
+    }
+    // Nodes that do not know bodies know of none, and hear of none.
+    for (place, listed) in page.counters.iter().enumerate() {
+        if let Some(kind) = listed.body {
+            put_varint(&mut out, place as u64);
+            out.push(kind as u8);
+        }
     }
     out
 }
 
 fn read_page(reader: &mut Reader<'_>) -> Result<ListPage, Malformed> {
     let more = reader.flag()?;
-    let counter = |reader: &mut Reader<'_>| Ok((reader.bytes_up_to(KEY_BYTES_MAX)?.to_vec(), reader.cell()?));
-    let counters = (0..reader.count()?).map(|_| counter(reader)).collect::<Result<_, Malformed>>()?;
+    let counter = |reader: &mut Reader<'_>| {
+        Ok(Listed { key: reader.bytes_up_to(KEY_BYTES_MAX)?.to_vec(), cell: reader.cell()?, body: None })
+    };
+    let counters = (0..reader.count()?).map(|_| counter(reader));
+    let mut counters = counters.collect::<Result<Vec<_>, Malformed>>()?;
+    while !reader.is_empty() {
+        let place = usize::try_from(reader.varint()?).map_err(|_| Malformed("place in a page"))?;
+        let listed = counters.get_mut(place).ok_or(Malformed("place in a page"))?;
+        let (kind, _) = Kind::ALL.get(usize::from(reader.byte()?)).ok_or(Malformed("kind of a counter"))?;
+        listed.body = Some(*kind);
+    }
     Ok(ListPage { counters, more })
 }
 
@@ -400,10 +416,14 @@ mod tests {
                 assert!(read_listing(&mut Reader::new(&bytes[..length])).is_err());
             }
         }
-        let page = ListPage {
-            counters: vec![(b"ab".to_vec(), quipu_counting::Reply::state(None).cell)],
-            more: true,
-        };
-        assert_eq!(read_page(&mut Reader::new(&encode_page(&page))).unwrap(), page);
+        let listed =
+            |key: &[u8], body| Listed { key: key.to_vec(), cell: quipu_counting::Cell::ABSENT, body };
+        let sums = vec![listed(b"ab", None), listed(b"abc", None)];
+        let others =
+            vec![listed(b"a", Some(Kind::Window)), listed(b"b", None), listed(b"c", Some(Kind::Sum))];
+        for counters in [sums, others] {
+            let page = ListPage { counters, more: true };
+            assert_eq!(read_page(&mut Reader::new(&encode_page(&page))).unwrap(), page);
+        }
     }
 }

@@ -657,7 +657,7 @@ async fn walks_go_on_at_other_nodes_and_under_other_leaders() {
             cursor = page.cursor;
             let page = node.list(&listing).await.unwrap();
             listing.after = page.next().or(listing.after);
-            listed.extend(page.counters.into_iter().map(|(key, _)| text(key)));
+            listed.extend(page.counters.into_iter().map(|listed| text(listed.key)));
             drop(node);
             if let Some(lost) = lost.filter(|lost| pages == 2 && cluster.nodes.contains_key(lost)) {
                 cluster.stop(lost).await;
@@ -670,7 +670,7 @@ async fn walks_go_on_at_other_nodes_and_under_other_leaders() {
         assert!(found.into_iter().collect::<BTreeSet<_>>() == wanted, "all of them");
         loop {
             let page = cluster.nodes[&1].list(&listing).await.unwrap();
-            listed.extend(page.counters.iter().map(|(key, _)| text(key.clone())));
+            listed.extend(page.counters.iter().map(|listed| text(listed.key.clone())));
             match page.next() {
                 Some(next) => listing.after = Some(next),
                 None => break,

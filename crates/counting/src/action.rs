@@ -35,13 +35,22 @@ pub enum Action {
     },
     /// All that another counter of uniques has seen was seen.
     Join {
-        /// Its sketch, as it is stored.
+        /// Its sketch, as it is stored; see [`crate::kinds::put_join`].
         sketch: Span,
     },
     /// This is what was seen, and nothing else.
     Replace {
         /// A sketch, as it is stored.
         sketch: Span,
+        /// What happens to the expiry.
+        expiry: Expiry,
+        /// What must hold of the counter first.
+        condition: Condition,
+    },
+    /// The counter becomes what it was elsewhere.
+    Restore {
+        /// All it had, see [`crate::kinds::put_restored`].
+        whole: Span,
         /// What happens to the expiry.
         expiry: Expiry,
         /// What must hold of the counter first.
@@ -86,6 +95,7 @@ impl Action {
                 | Action::Observe { .. }
                 | Action::Join { .. }
                 | Action::Replace { .. }
+                | Action::Restore { .. }
                 | Action::Acquire(_)
                 | Action::Reserve(..)
                 | Action::End { .. }
@@ -98,6 +108,7 @@ impl Action {
             Action::Told { told, .. } => Some(*told),
             Action::Observe { items } => Some(*items),
             Action::Join { sketch } | Action::Replace { sketch, .. } => Some(*sketch),
+            Action::Restore { whole, .. } => Some(*whole),
             Action::Acquire(acquire) => Some(acquire.frame),
             _ => None,
         }
@@ -122,6 +133,9 @@ impl Action {
             Action::Join { .. } => Action::Join { sketch: payload },
             Action::Replace { expiry, condition, .. } => {
                 Action::Replace { sketch: payload, expiry, condition }
+            }
+            Action::Restore { expiry, condition, .. } => {
+                Action::Restore { whole: payload, expiry, condition }
             }
             Action::Acquire(acquire) => Action::Acquire(Acquire { frame: payload, ..acquire }),
             other => other,

@@ -5,12 +5,13 @@
 
 use std::sync::Arc;
 
-use crate::action::Action;
+use crate::action::{Action, Add};
 use crate::body::Kind;
 use crate::cell::Cell;
 use crate::identity::Outcome;
 use crate::kinds::Detail;
 use crate::refusal::Refusal;
+use crate::told::Told;
 
 /// A place in the batch's bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -252,6 +253,16 @@ impl Batch {
     #[inline]
     pub fn bytes(&self, span: Span) -> &[u8] {
         &self.bytes[span.start as usize..][..span.length as usize]
+    }
+
+    /// An addition, with what is told of it if anything is.
+    pub fn addition(&mut self, add: Add, told: &Told<'_>) -> Action {
+        if *told == Told::default() {
+            return Action::Add(add);
+        }
+        let mut bytes = Vec::new();
+        told.put(&mut bytes);
+        Action::Told { add, told: self.intern(&bytes) }
     }
 
     /// Adds a request without id. Returns its index.

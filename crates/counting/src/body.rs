@@ -12,6 +12,7 @@
 //! event  := 0 shape | 1 start_ms:v from_ms:v count:v hash:8* | 2 sketch | 3 sketch | 4 start_ms:v from_ms:v delta:z | 5 keep_ms:v
 //!         | 6 number:v amount:z expires_at_ms:v | 7 number:v | 8
 //!         | 9 minutes_ms:v hours_ms:v days_ms:v before:z changed_at_ms:v | 10
+//!         | 11 start_ms:v end_ms:v from_ms:v delta:z | 12 length:v body
 //! shape  := 0 | 1 | 2 frame keep_ms:v | 3 frame keep_ms:v
 //! sketch, buckets, holds, series, name := length:v bytes
 //! ```
@@ -144,6 +145,17 @@ pub enum Event {
         /// How much.
         delta: i64,
     },
+    /// The same in a bucket that is past.
+    CountLate {
+        /// Where the bucket begins.
+        start_ms: u64,
+        /// Where it ends.
+        end_ms: u64,
+        /// What lies before this is forgotten.
+        from_ms: u64,
+        /// How much.
+        delta: i64,
+    },
     /// The past stays readable for longer.
     Keep(u64),
     /// So much is set aside.
@@ -168,6 +180,8 @@ pub enum Event {
     },
     /// What the value was is no longer kept.
     ForgetHistory,
+    /// This is the body from here on.
+    Restore(Box<Body>),
 }
 
 /// Sketches by time are large: so many buckets of them are kept at most.
@@ -211,6 +225,7 @@ impl Body {
     pub fn apply(&mut self, event: Event, time_ms: u64) -> Option<()> {
         match (event, &mut self.state) {
             (Event::Become(shape), state) => *state = Body::new(shape).state,
+            (Event::Restore(body), _) => *self = *body,
             (Event::Note { retention, before, changed_at_ms }, _) => {
                 self.series.note(&retention, before, changed_at_ms, time_ms);
             }
@@ -240,8 +255,12 @@ impl Body {
             }
             (Event::Replace(other), State::Unique(unique)) => *unique = other,
             (Event::Count { start_ms, from_ms, delta }, State::Window(_, buckets)) => {
-                buckets.gather(start_ms, delta).ok()?;
+                buckets.gather(start_ms..u64::MAX, delta).ok()?;
                 buckets.forget_before(from_ms);
+            }
+            (Event::CountLate { start_ms, end_ms, from_ms, delta }, State::Window(_, buckets)) => {
+                buckets.forget_before(from_ms);
+                buckets.gather(start_ms..end_ms, delta).ok()?;
             }
             (Event::Keep(keep_ms), State::Window(keeping, _) | State::Visitors(keeping, _)) => {
                 keeping.keep_ms = keep_ms
@@ -308,6 +327,16 @@ impl Body {
         bytes.clear();
         self.series.put(&mut bytes);
         put_bytes(out, &bytes);
+    }
+
+    /// What is counted by the body that was stored so.
+    pub fn kind_of(bytes: &[u8]) -> Option<Kind> {
+        match bytes.first()? {
+            0 => Some(Kind::Sum),
+            1 | 3 => Some(Kind::Unique),
+            2 => Some(Kind::Window),
+            _ => None,
+        }
     }
 
     /// From what was stored: all of the bytes.
@@ -399,6 +428,19 @@ impl Event {
                 put_varint(out, *changed_at_ms);
             }
             Event::ForgetHistory => out.push(10),
+            Event::CountLate { start_ms, end_ms, from_ms, delta } => {
+                out.push(11);
+                put_varint(out, *start_ms);
+                put_varint(out, *end_ms);
+                put_varint(out, *from_ms);
+                put_zigzag(out, *delta);
+            }
+            Event::Restore(body) => {
+                out.push(12);
+                let mut bytes = Vec::new();
+                body.put(&mut bytes);
+                put_bytes(out, &bytes);
+            }
         }
     }
 
@@ -433,6 +475,13 @@ impl Event {
                 changed_at_ms: bytes.varint()?,
             },
             10 => Event::ForgetHistory,
+            11 => Event::CountLate {
+                start_ms: bytes.varint()?,
+                end_ms: bytes.varint()?,
+                from_ms: bytes.varint()?,
+                delta: bytes.zigzag()?,
+            },
+            12 => Event::Restore(Box::new(Body::read(bytes.bytes()?)?)),
             _ => return None,
         })
     }

@@ -12,6 +12,7 @@ use siphasher::sip128::SipHasher13 as SipHasher13Wide;
 use crate::action::{Action, Condition, Ending, ExpireWhen, Expiry};
 use crate::batch::{Batch, Group, Reply};
 use crate::cell::Cell;
+use crate::kinds::split_join;
 use crate::refusal::Refusal;
 
 /// The identity of a request id in its scope.
@@ -146,9 +147,27 @@ pub fn request_fingerprint(batch: &Batch, index: usize) -> u64 {
 fn write_request(hasher: &mut SipHasher13, batch: &Batch, index: usize) {
     let action = &batch.requests[index].action;
     write_action(hasher, action);
-    if action.payload().is_some() {
-        hasher.write(batch.payload(index));
+    match (action, batch.payload(index)) {
+        // What the sources of a merge have seen differs from time to time.
+        (Action::Join { .. }, payload) => hasher.write(match split_join(payload) {
+            (Some(asked_for), _) => asked_for,
+            (None, sketch) => sketch,
+        }),
+        (_, payload) => hasher.write(payload),
     }
+}
+
+/// A hash of several keys in any order, by which who names the same ones is recognized.
+pub fn keys_fingerprint(keys: &[Vec<u8>]) -> u64 {
+    let mut keys: Vec<&Vec<u8>> = keys.iter().collect();
+    keys.sort_unstable();
+    keys.dedup();
+    let mut hasher = SipHasher13::new();
+    for key in keys {
+        hasher.write_u16(key.len() as u16);
+        hasher.write(key);
+    }
+    hasher.finish()
 }
 
 /// The fingerprint of the first item of an all-or-none group covers the whole group, so that the same id with
@@ -221,6 +240,11 @@ fn write_action(hasher: &mut SipHasher13, action: &Action) {
         Action::Join { .. } => hasher.write_u8(10),
         Action::Replace { expiry, condition, .. } => {
             hasher.write_u8(11);
+            write_expiry(hasher, *expiry);
+            write_condition(hasher, *condition);
+        }
+        Action::Restore { expiry, condition, .. } => {
+            hasher.write_u8(17);
             write_expiry(hasher, *expiry);
             write_condition(hasher, *condition);
         }

@@ -10,16 +10,19 @@ use std::sync::Arc;
 use crate::action::{Acquire, Action, Add, Condition, Ending, Expiry, Set};
 use crate::batch::Reply;
 use crate::body::{Body, Event, Keeping, Kind, Shape, State, read_frame, read_hashes, seen_from};
-use crate::bytes::Bytes;
+use crate::bytes::{Bytes, put_bytes, put_varint, put_zigzag};
 use crate::cell::Cell;
-use crate::hold::{HOLDS_MAX, Hold, Outstanding};
+use crate::hold::{HOLDS_MAX, Hold, Holds, Outstanding};
 use crate::policy::{Limits, Policy};
 use crate::refusal::Refusal;
 use crate::rules::{Change, Verdict, born_or_changed, decide, holds, refuse};
 use crate::series::Series;
 use crate::told::Told;
 use crate::unique::{Seen, Unique};
-use crate::window::{Frame, Zone, usage};
+use crate::window::{BucketRefusal, Frame, Zone, usage};
+
+/// How far ahead of ours a clock may be whose times are believed.
+pub const AHEAD_MS: u64 = 60_000;
 
 /// A counter with all it has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,6 +53,13 @@ pub enum Detail {
         number: u64,
         /// When it comes back by itself.
         expires_at_ms: u64,
+    },
+    /// When something may have happened that is counted for its time.
+    Bound {
+        /// The earliest time.
+        earliest_ms: u64,
+        /// The latest.
+        latest_ms: u64,
     },
     /// What observing came to.
     Seen {
@@ -146,6 +156,52 @@ pub fn settle_whole(
     Settled { change: verdict.change, events, reply: verdict.reply }
 }
 
+/// What a payload of [`Action::Join`] begins with where it says what was asked for; sketches begin otherwise.
+const ASKED_FOR: u8 = 0xff;
+
+/// Appends the payload of [`Action::Join`] under a request id: a hash of what was asked for, by which the request is the same when it comes
+/// again, and the sketch, which may then be another. Without a sketch it is refused, unless it was done before.
+pub fn put_join(out: &mut Vec<u8>, asked_for: u64, sketch: Option<&Unique>) {
+    out.push(ASKED_FOR);
+    out.extend(asked_for.to_le_bytes());
+    if let Some(sketch) = sketch {
+        sketch.put(out);
+    }
+}
+
+/// What was asked for, as far as it is said, and the sketch.
+pub(crate) fn split_join(payload: &[u8]) -> (Option<&[u8; 8]>, &[u8]) {
+    match payload.split_first() {
+        Some((&ASKED_FOR, rest)) => match rest.split_first_chunk() {
+            Some((asked_for, sketch)) => (Some(asked_for), sketch),
+            None => (None, &[]),
+        },
+        _ => (None, payload),
+    }
+}
+
+/// A counter as it was elsewhere.
+pub struct Restored {
+    updated_at_ms: u64,
+    value: i64,
+    body: Body,
+}
+
+/// Appends the payload of [`Action::Restore`]: when the counter last changed, its value, and its body as [`Body::put`] has it.
+pub fn put_restored(out: &mut Vec<u8>, updated_at_ms: u64, value: i64, body: &[u8]) {
+    put_varint(out, updated_at_ms);
+    put_zigzag(out, value);
+    put_bytes(out, body);
+}
+
+/// Reads what was appended.
+pub fn read_restored(payload: &[u8]) -> Option<Restored> {
+    let mut bytes = Bytes::new(payload);
+    let (updated_at_ms, value) = (bytes.varint()?, bytes.zigzag()?);
+    let body = Body::read(bytes.bytes()?)?;
+    bytes.is_empty().then_some(Restored { updated_at_ms, value, body })
+}
+
 /// What a counter of uniques has seen: in its window as time stands, where it knows when, else in all. This adds up sketches, so it is
 /// for who shows the counter, and not for who decides about it.
 pub fn seen_by(body: &Body, frame: Option<&Frame>, now_ms: u64) -> Unique {
@@ -176,19 +232,23 @@ impl Deciding<'_> {
         match action {
             Action::Add(add) => self.add(add),
             Action::Told { add, .. } => match Told::read(asked.payload) {
-                Some(_) => self.add(add),
+                Some(told) => self.told(add, &told),
                 None => self.refuse(Refusal::WrongKind),
             },
             Action::Set(set) => self.set(set),
             Action::Overwrite(set) => self.overwrite(set),
             Action::Reset(condition) => self.reset(*condition),
             Action::Observe { .. } => self.observe(&read_hashes(asked.payload)),
-            Action::Join { .. } => match Unique::read(asked.payload) {
+            Action::Join { .. } => match Unique::read(split_join(asked.payload).1) {
                 Some(sketch) => self.join(&sketch),
                 None => self.refuse(Refusal::WrongKind),
             },
             Action::Replace { expiry, condition, .. } => match Unique::read(asked.payload) {
                 Some(sketch) => self.replace(sketch, *expiry, *condition),
+                None => self.refuse(Refusal::WrongKind),
+            },
+            Action::Restore { expiry, condition, .. } => match read_restored(asked.payload) {
+                Some(restored) => self.restore(restored, *expiry, *condition),
                 None => self.refuse(Refusal::WrongKind),
             },
             Action::Acquire(acquire) => self.acquire(acquire, asked.payload),
@@ -272,7 +332,44 @@ impl Deciding<'_> {
         Some(keeping)
     }
 
+    /// An addition of which more is told.
+    fn told(&mut self, add: &Add, told: &Told<'_>) -> Verdict {
+        match told.at_ms.map(|at_ms| self.moment(at_ms)) {
+            None => self.add(add),
+            Some(Ok(at_ms)) => self.add_at(add, at_ms),
+            Some(Err(verdict)) => verdict,
+        }
+    }
+
+    /// For when something is counted that happened at `at_ms`, if it can be. Clocks differ: what is a little ahead counts as now, so that no
+    /// bucket is newer than the one that time is in.
+    fn moment(&self, at_ms: u64) -> Result<u64, Verdict> {
+        let keeping = match self.kind() {
+            Kind::Unique => return Err(self.refuse(Refusal::WrongKind)),
+            Kind::Sum => None,
+            Kind::Window => self.keeping(),
+        };
+        let Some(keeping) = keeping else { return Err(self.refuse(Refusal::Timeless)) };
+        let lateness_ms = self.ruled.policy.and_then(|policy| policy.lateness_ms).unwrap_or(u64::MAX);
+        let earliest_ms = keeping.from_ms(self.now_ms).max(self.now_ms.saturating_sub(lateness_ms));
+        if (earliest_ms..=self.now_ms.saturating_add(AHEAD_MS)).contains(&at_ms) {
+            return Ok(at_ms.min(self.now_ms));
+        }
+        Err(self.out_of_time(earliest_ms))
+    }
+
+    fn out_of_time(&self, earliest_ms: u64) -> Verdict {
+        let latest_ms = self.now_ms.saturating_add(AHEAD_MS);
+        let mut verdict = self.refuse(Refusal::OutOfTime);
+        verdict.reply.detail = Some(Arc::new(Detail::Bound { earliest_ms, latest_ms }));
+        verdict
+    }
+
     fn add(&mut self, add: &Add) -> Verdict {
+        self.add_at(add, self.now_ms)
+    }
+
+    fn add_at(&mut self, add: &Add, at_ms: u64) -> Verdict {
         if self.kind() == Kind::Unique {
             return self.refuse(Refusal::WrongKind);
         }
@@ -280,9 +377,21 @@ impl Deciding<'_> {
         let verdict = self.plain(&Action::Add(add), &limits);
         let Change::Put(after) = verdict.change else { return verdict };
         let delta = after.value.wrapping_sub(self.live.map_or(0, |cell| cell.value));
-        match self.count(delta) {
+        match self.count(delta, at_ms) {
             Ok(()) => verdict,
+            // As many buckets as there can be are newer.
+            Err(Refusal::OutOfTime) => self.out_of_time(self.oldest_ms()),
             Err(refusal) => self.refuse(refusal),
+        }
+    }
+
+    /// Where the oldest bucket begins.
+    fn oldest_ms(&self) -> u64 {
+        match self.body.as_ref().map(|body| &body.state) {
+            Some(State::Window(_, buckets)) => {
+                buckets.iter(0..u64::MAX).next().map_or(0, |(start_ms, _)| start_ms)
+            }
+            _ => 0,
         }
     }
 
@@ -298,8 +407,8 @@ impl Deciding<'_> {
         (add, limits)
     }
 
-    /// Notes an addition in its bucket, where the counter has buckets.
-    fn count(&mut self, delta: i64) -> Result<(), Refusal> {
+    /// Notes an addition in the bucket of its time, where the counter has buckets.
+    fn count(&mut self, delta: i64, at_ms: u64) -> Result<(), Refusal> {
         self.ensure_shape();
         let (Some(State::Window(_, buckets)), Some(keeping)) =
             (self.body.as_ref().map(|body| &body.state), self.keeping())
@@ -309,11 +418,18 @@ impl Deciding<'_> {
         if delta == 0 {
             return Ok(());
         }
-        let start_ms = keeping.frame.bucket(self.now_ms).start;
-        let sum = buckets.sum(start_ms..u64::MAX) + i128::from(delta);
-        i64::try_from(sum).map_err(|_| Refusal::Overflow)?;
-        let from_ms = keeping.from_ms(self.now_ms);
-        self.happens(Event::Count { start_ms, from_ms, delta });
+        let (bucket, from_ms) = (keeping.frame.bucket(at_ms), keeping.from_ms(self.now_ms));
+        let (start_ms, end_ms) = (bucket.start, bucket.end);
+        let is_late = !bucket.contains(&self.now_ms);
+        let gathered = buckets.gathered(start_ms..if is_late { end_ms } else { u64::MAX }, delta);
+        gathered.map_err(|refusal| match refusal {
+            BucketRefusal::Overflow => Refusal::Overflow,
+            BucketRefusal::TooOld => Refusal::OutOfTime,
+        })?;
+        self.happens(match is_late {
+            true => Event::CountLate { start_ms, end_ms, from_ms, delta },
+            false => Event::Count { start_ms, from_ms, delta },
+        });
         Ok(())
     }
 
@@ -440,6 +556,37 @@ impl Deciding<'_> {
         if is_sum {
             self.begin_anew(&mut verdict);
         }
+        verdict
+    }
+
+    /// It begins another life, as it was in the one before, but for what was set aside: holds are known by the life they were made in. When it
+    /// last changed is when it did so there, so that its history stays true.
+    fn restore(&mut self, restored: Restored, expiry: Expiry, condition: Condition) -> Verdict {
+        let Restored { updated_at_ms, value, mut body } = restored;
+        let policy = self.ruled.policy;
+        if policy.and_then(|policy| policy.kind).is_some_and(|kind| kind != body.kind()) {
+            return self.refuse(Refusal::WrongKind);
+        }
+        body.holds = Holds::default();
+        let value = match &body.state {
+            State::Sum | State::Window(..) => value,
+            State::Unique(unique) => to_i64(unique.count()),
+            State::Visitors(_, sketches) => sketches.last().map_or(0, |(_, unique)| to_i64(unique.count())),
+        };
+        let limits = self.ruled.limits;
+        let mut verdict = match body.kind() {
+            Kind::Unique if holds(condition, self.live) => {
+                born_or_changed(self.live, value, expiry, &limits, self.now_ms, self.sequence)
+            }
+            _ => self.plain(&Action::Set(Set { value, expiry, condition }), &limits),
+        };
+        let Change::Put(cell) = &mut verdict.change else { return verdict };
+        cell.updated_at_ms = updated_at_ms.min(self.now_ms);
+        verdict.reply.cell.updated_at_ms = cell.updated_at_ms;
+        self.begin_anew(&mut verdict);
+        // Nothing of the life before goes into the history of this one.
+        (self.live, self.body) = (None, None);
+        self.happens(Event::Restore(Box::new(body)));
         verdict
     }
 
@@ -605,7 +752,7 @@ impl Deciding<'_> {
         }
         let value = self.live.map_or(0, |cell| cell.value);
         let Some(value) = value.checked_add(amount) else { return self.refuse(Refusal::Overflow) };
-        if let Err(refusal) = self.count(amount) {
+        if let Err(refusal) = self.count(amount, self.now_ms) {
             return self.refuse(refusal);
         }
         self.happens(Event::End(number));

@@ -64,7 +64,7 @@ pub use cell::{Cell, NEVER};
 pub use hot::{HotKey, HotKeys};
 pub use identity::{Identity, IdentityKey, Outcome, Remembered};
 pub use kinds::{Detail, Whole};
-pub use listing::{ListOrder, ListPage, ListPlace, Listing};
+pub use listing::{ListOrder, ListPage, ListPlace, Listed, Listing};
 pub use policy::{Limits, Policies, Policy};
 pub use refusal::Refusal;
 pub use rules::{Change, Verdict, decide, decide_group};

@@ -1,5 +1,6 @@
 //! Lists of counters, page by page.
 
+use crate::body::Kind;
 use crate::cell::Cell;
 
 /// In which order counters are listed.
@@ -36,11 +37,29 @@ pub struct ListPlace {
     pub key: Vec<u8>,
 }
 
+/// A counter in a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Its key.
+    pub key: Vec<u8>,
+    /// Its numbers.
+    pub cell: Cell,
+    /// What it counts, if it has more than its numbers.
+    pub body: Option<Kind>,
+}
+
+impl Listed {
+    /// What it counts.
+    pub fn kind(&self) -> Kind {
+        self.body.unwrap_or(Kind::Sum)
+    }
+}
+
 /// One page of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListPage {
-    /// Key and cell of counters that exist, in the order asked for.
-    pub counters: Vec<(Vec<u8>, Cell)>,
+    /// Counters that exist, in the order asked for.
+    pub counters: Vec<Listed>,
     /// Whether others follow.
     pub more: bool,
 }
@@ -48,7 +67,7 @@ pub struct ListPage {
 impl ListPage {
     /// Where the next page goes on, if there is one.
     pub fn next(&self) -> Option<ListPlace> {
-        let (key, cell) = self.counters.last().filter(|_| self.more)?;
-        Some(ListPlace { value: cell.value, key: key.clone() })
+        let last = self.counters.last().filter(|_| self.more)?;
+        Some(ListPlace { value: last.cell.value, key: last.key.clone() })
     }
 }

@@ -34,6 +34,8 @@ pub struct Policy {
     pub soft: bool,
     /// How long what the value was stays known.
     pub history: Option<Retention>,
+    /// How long ago something may have happened that is counted for its time; as long as buckets are kept where it is not said.
+    pub lateness_ms: Option<u64>,
 }
 
 /// A policy in the form the rules use: no options left.

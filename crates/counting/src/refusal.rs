@@ -47,11 +47,15 @@ pub enum Refusal {
     TooManyHolds = 19,
     /// What was asked for is too large for one answer.
     TooLarge = 20,
+    /// It happened too long ago to be counted for its time, or has not happened yet.
+    OutOfTime = 21,
+    /// It says when it happened, and the counter does not count by time.
+    Timeless = 22,
 }
 
 impl Refusal {
     /// Every refusal, for tables and tests.
-    pub const ALL: [Refusal; 20] = [
+    pub const ALL: [Refusal; 22] = [
         Refusal::Overflow,
         Refusal::BelowFloor,
         Refusal::AboveCeiling,
@@ -72,6 +76,8 @@ impl Refusal {
         Refusal::BeyondHold,
         Refusal::TooManyHolds,
         Refusal::TooLarge,
+        Refusal::OutOfTime,
+        Refusal::Timeless,
     ];
 
     /// The stored number.
@@ -107,6 +113,8 @@ impl Refusal {
             Refusal::BeyondHold => "beyond-hold",
             Refusal::TooManyHolds => "too-many-holds",
             Refusal::TooLarge => "too-large",
+            Refusal::OutOfTime => "out-of-time",
+            Refusal::Timeless => "no-window",
         }
     }
 
@@ -134,7 +142,9 @@ impl Refusal {
             | Refusal::NoLimit
             | Refusal::BeyondHold
             | Refusal::TooManyHolds
-            | Refusal::TooLarge => false,
+            | Refusal::TooLarge
+            | Refusal::OutOfTime
+            | Refusal::Timeless => false,
         }
     }
 }

@@ -118,7 +118,10 @@ impl Engine {
         if selector.is_one_key() {
             let found = self.peek(index, selector.prefix(), &mut reveals).map_err(cold_unavailable)?;
             let mut totals = Totals::NOTHING;
-            found.iter().filter(|cell| cell.is_live(now_ms)).for_each(|cell| totals.add(cell.value));
+            found
+                .iter()
+                .filter(|(cell, _)| cell.is_live(now_ms))
+                .for_each(|(cell, _)| totals.add(cell.value));
             return Ok((totals, reveals));
         }
         for _ in 0..ATTEMPTS_MAX {
@@ -285,7 +288,7 @@ impl<'a> Walk<'a> {
         }
         drop(held);
         for key in doubtful {
-            cells.extend(self.engine.peek(self.index, &key, &mut self.reveals)?);
+            cells.extend(self.engine.peek(self.index, &key, &mut self.reveals)?.map(|(cell, _)| cell));
         }
         for cell in cells {
             if self.is_wanted(&cell) && !self.counted.contains(&cell.birth) {

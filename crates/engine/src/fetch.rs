@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use quipu_counting::{Body, Cell, Identity, Remembered, Whole};
+use quipu_counting::{Body, Identity, Remembered, Whole};
 use quipu_store::cold::{ColdError, ColdStore};
 use quipu_wire::entry::{Malformed, Reader};
 
@@ -97,19 +97,6 @@ impl Engine {
         }
         Ok(())
     }
-}
-
-/// The cell of a key in the cold store.
-pub fn read_cell(
-    cold: &dyn ColdStore,
-    partition: u16,
-    generation: u32,
-    key: &[u8],
-) -> Result<Option<Cell>, ColdError> {
-    let space = rows::partition_space(partition, generation);
-    let Some(value) = cold.get(&space, &rows::cell_key(key))? else { return Ok(None) };
-    let cell = Reader::new(&value).cell();
-    cell.map(Some).map_err(|malformed| ColdError::Damaged(format!("a cell in space {space}: {malformed}")))
 }
 
 /// A counter with all it has in the cold store.

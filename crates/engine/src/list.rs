@@ -24,15 +24,15 @@ use std::ops::{Bound, ControlFlow, Range};
 
 use parking_lot::MutexGuard;
 use quipu_counting::slot::{partition, slot};
-use quipu_counting::{Cell, Counters, ListOrder, ListPage, Listing, Unavailable};
+use quipu_counting::{Body, Cell, Counters, Kind, ListOrder, ListPage, Listed, Listing, Unavailable};
 use quipu_store::cold::ColdError;
-use quipu_wire::entry::Reader;
+use quipu_wire::entry::{Malformed, Reader};
 
 use crate::engine::{Engine, cold_unavailable};
-use crate::fetch::read_cell;
 use crate::partition::{EvictionStamps, Partition, hash};
 use crate::record::Flags;
 use crate::rows;
+use crate::table::RecordNumber;
 
 /// Counters per page, whatever the caller asks.
 const PAGE_MAX: usize = 10_000;
@@ -57,7 +57,7 @@ impl Engine {
         &self,
         listing: &Listing,
         now_ms: u64,
-        select: impl FnOnce(&mut Walk<'_>, usize) -> Result<Vec<(Vec<u8>, Cell)>, ColdError>,
+        select: impl FnOnce(&mut Walk<'_>, usize) -> Result<Vec<Listed>, ColdError>,
     ) -> Result<ListPage, Unavailable> {
         let limit = listing.limit.clamp(1, PAGE_MAX);
         let mut walk = Walk { engine: self, listing, now_ms, reveals: 0 };
@@ -71,6 +71,9 @@ impl Engine {
     }
 }
 
+/// What is found of a counter: its numbers, and what it counts if it has more.
+type Found = (Cell, Option<Kind>);
+
 /// One page under way.
 struct Walk<'a> {
     engine: &'a Engine,
@@ -82,7 +85,7 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     /// Partition by partition, each in the order of keys.
-    fn in_storage_order(&mut self, wanted: usize) -> Result<Vec<(Vec<u8>, Cell)>, ColdError> {
+    fn in_storage_order(&mut self, wanted: usize) -> Result<Vec<Listed>, ColdError> {
         let partitions = self.engine.partitions.len();
         let (first, mut after) = match &self.listing.after {
             Some(place) => {
@@ -104,11 +107,7 @@ impl Walk<'_> {
     }
 
     /// Several partitions into one order.
-    fn in_one_order(
-        &mut self,
-        partitions: Range<usize>,
-        wanted: usize,
-    ) -> Result<Vec<(Vec<u8>, Cell)>, ColdError> {
+    fn in_one_order(&mut self, partitions: Range<usize>, wanted: usize) -> Result<Vec<Listed>, ColdError> {
         let order = self.listing.order;
         let after = self.listing.after.as_ref().map(|place| (rank(order, place.value), place.key.clone()));
         let mut selection = Selection::new(order, after, wanted);
@@ -167,8 +166,8 @@ impl Walk<'_> {
                 {
                     continue;
                 }
-                if let Some(cell) = held.table.cell(number).filter(|cell| cell.is_live(now_ms)) {
-                    selection.offer(key, cell);
+                if let Some(found) = held.listed(number).filter(|(cell, _)| cell.is_live(now_ms)) {
+                    selection.offer(key, found);
                 }
             }
         }
@@ -185,16 +184,15 @@ impl Walk<'_> {
         let start = after.as_ref().map_or(Bound::Included(&first[..]), |after| Bound::Excluded(&after[..]));
         let rows_decide = selection.order != ListOrder::Value || self.reads_all_memory();
         let rows_at_once = if rows_decide { ROWS_AT_ONCE.min(selection.capacity) } else { ROWS_AT_ONCE };
-        let mut found: Vec<(Vec<u8>, Cell)> = Vec::with_capacity(rows_at_once);
+        let mut found: Vec<(Vec<u8>, Found)> = Vec::with_capacity(rows_at_once);
         let mut outcome = Ok(());
         let cold = &self.engine.cold;
         cold.scan(&space, start, Bound::Excluded(&end), &mut |row, value| {
-            let (Some(key), Ok(cell)) = (row.get(rows::CELL_PREFIX.len()..), Reader::new(value).cell())
-            else {
+            let (Some(key), Ok(on_disk)) = (row.get(rows::CELL_PREFIX.len()..), read_listed(value)) else {
                 outcome = Err(ColdError::Damaged(format!("a cell in space {space}")));
                 return ControlFlow::Break(());
             };
-            if rows_decide && !selection.wants(selection.rank(&cell), key) {
+            if rows_decide && !selection.wants(selection.rank(&on_disk.0), key) {
                 // In the order of keys nothing after it is wanted either.
                 return if selection.order == ListOrder::Value {
                     ControlFlow::Continue(())
@@ -202,7 +200,7 @@ impl Walk<'_> {
                     ControlFlow::Break(())
                 };
             }
-            found.push((key.to_vec(), cell));
+            found.push((key.to_vec(), on_disk));
             if found.len() < rows_at_once {
                 return ControlFlow::Continue(());
             }
@@ -217,7 +215,7 @@ impl Walk<'_> {
     fn offer_rows(
         &mut self,
         index: usize,
-        found: &mut Vec<(Vec<u8>, Cell)>,
+        found: &mut Vec<(Vec<u8>, Found)>,
         stamps: &EvictionStamps,
         selection: &mut Selection,
     ) -> Result<(), ColdError> {
@@ -226,28 +224,28 @@ impl Walk<'_> {
         let held = self.lock(index);
         for (key, on_disk) in found.drain(..) {
             let hash = held.hash(&key);
-            let cell = match held.table.find(hash, &key) {
-                Some(number) => held.table.cell(number),
+            let found = match held.table.find(hash, &key) {
+                Some(number) => held.listed(number),
                 None if held.eviction_stamp(hash) == stamps.of(hash) => Some(on_disk),
                 None => {
                     doubtful.push(key);
                     continue;
                 }
             };
-            if let Some(cell) = cell.filter(|cell| cell.is_live(now_ms)) {
-                selection.offer(&key, cell);
+            if let Some(found) = found.filter(|(cell, _)| cell.is_live(now_ms)) {
+                selection.offer(&key, found);
             }
         }
         drop(held);
         for key in doubtful {
-            if let Some(cell) = self.look(index, &key)?.filter(|cell| cell.is_live(now_ms)) {
-                selection.offer(&key, cell);
+            if let Some(found) = self.look(index, &key)?.filter(|(cell, _)| cell.is_live(now_ms)) {
+                selection.offer(&key, found);
             }
         }
         Ok(())
     }
 
-    fn look(&mut self, index: usize, key: &[u8]) -> Result<Option<Cell>, ColdError> {
+    fn look(&mut self, index: usize, key: &[u8]) -> Result<Option<Found>, ColdError> {
         self.engine.peek(index, key, &mut self.reveals)
     }
 }
@@ -260,7 +258,7 @@ impl Engine {
         index: usize,
         key: &[u8],
         reveals: &mut u64,
-    ) -> Result<Option<Cell>, ColdError> {
+    ) -> Result<Option<Found>, ColdError> {
         let hash = hash(key, self.hash_seed);
         let mut lock = || {
             let held = self.partitions[index].lock();
@@ -271,17 +269,36 @@ impl Engine {
             let (generation, stamp) = {
                 let held = lock();
                 if let Some(number) = held.table.find(hash, key) {
-                    return Ok(held.table.cell(number));
+                    return Ok(held.listed(number));
                 }
                 (held.generation, held.eviction_stamp(hash))
             };
-            let cell = read_cell(&*self.cold, index as u16, generation, key)?;
+            let space = rows::partition_space(index as u16, generation);
+            let row = self.cold.get(&space, &rows::cell_key(key))?;
+            let found = row.map(|value| read_listed(&value)).transpose();
             let held = lock();
             if held.table.find(hash, key).is_none() && held.eviction_stamp(hash) == stamp {
-                return Ok(cell);
+                return found
+                    .map_err(|damage| ColdError::Damaged(format!("a cell in space {space}: {damage}")));
             }
         }
     }
+}
+
+impl Partition {
+    fn listed(&self, number: RecordNumber) -> Option<Found> {
+        let cell = self.table.cell(number)?;
+        let has_body = self.table.flags(number).any(Flags::BODY);
+        let body = if has_body { self.bodies.get(self.table.key(number)) } else { None };
+        Some((cell, body.map(|body| body.kind())))
+    }
+}
+
+/// What the row of a counter says.
+fn read_listed(value: &[u8]) -> Result<Found, Malformed> {
+    let mut reader = Reader::new(value);
+    let cell = reader.cell()?;
+    Ok((cell, Body::kind_of(&value[value.len() - reader.len()..])))
 }
 
 /// A number that sorts counters as the order wants it, before their keys do.
@@ -299,7 +316,7 @@ struct Selection {
     after: Option<(i64, Vec<u8>)>,
     capacity: usize,
     /// By rank and key.
-    found: BTreeMap<(i64, Vec<u8>), Cell>,
+    found: BTreeMap<(i64, Vec<u8>), Found>,
     /// The rank of each key in `found`: a counter that changes while the walk passes may be offered twice.
     ranks: HashMap<Vec<u8>, i64>,
 }
@@ -328,15 +345,15 @@ impl Selection {
                 || self.found.last_key_value().is_some_and(|(last, _)| candidate <= borrow(last)))
     }
 
-    fn offer(&mut self, key: &[u8], cell: Cell) {
-        let rank = self.rank(&cell);
+    fn offer(&mut self, key: &[u8], found: Found) {
+        let rank = self.rank(&found.0);
         if !self.wants(rank, key) {
             return;
         }
         if let Some(before) = self.ranks.insert(key.to_vec(), rank) {
             self.found.remove(&(before, key.to_vec()));
         }
-        self.found.insert((rank, key.to_vec()), cell);
+        self.found.insert((rank, key.to_vec()), found);
         if self.found.len() > self.capacity
             && let Some(((_, key), _)) = self.found.pop_last()
         {
@@ -344,8 +361,8 @@ impl Selection {
         }
     }
 
-    fn into_counters(self) -> impl Iterator<Item = (Vec<u8>, Cell)> {
-        self.found.into_iter().map(|((_, key), cell)| (key, cell))
+    fn into_counters(self) -> impl Iterator<Item = Listed> {
+        self.found.into_iter().map(|((_, key), (cell, body))| Listed { key, cell, body })
     }
 }
 

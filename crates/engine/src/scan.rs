@@ -140,7 +140,7 @@ impl Engine {
         let listing = Listing { order: ListOrder::Key, limit: DRAWN_FROM, ..Listing::default() };
         let mut counters = self.list_of(partition, &listing, now_ms)?.counters;
         let chosen = choice(draw) % counters.len().max(1);
-        Ok((!counters.is_empty()).then(|| counters.swap_remove(chosen).0))
+        Ok((!counters.is_empty()).then(|| counters.swap_remove(chosen).key))
     }
 
     fn draw_in_memory(&self, index: usize, draw: u64, now_ms: u64) -> Result<Option<Vec<u8>>, Unavailable> {

@@ -2,56 +2,25 @@
 //! are created, deleted, made again, expired, written out, evicted and deleted all at once.
 #![allow(clippy::unwrap_used)] // a panic here is a failed test
 
+mod small;
+
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use quipu_counting::aggregate::Totals;
 use quipu_counting::policy::matches;
-use quipu_counting::{Action, Add, Batch, Condition, Counters, Expiry, Set};
+use quipu_counting::{Action, Add, Condition, Counters, Expiry, Set};
 use quipu_engine::{Engine, Options};
-use quipu_store::Durability;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-
-/// Later than any clock of a machine that runs this, so that the keeper's clock decides nothing.
-const NOW: u64 = 2_400_000_000_000;
-const PARTITIONS: u16 = 4;
-
-fn open(path: &Path) -> Arc<Engine> {
-    let options = Options {
-        memory_bytes: 32 << 20,
-        partitions: PARTITIONS,
-        log_tail_bytes: 16 << 20,
-        durability: Durability::None,
-        ..Options::default()
-    };
-    Engine::open(path, options).unwrap()
-}
-
-fn run(engine: &Engine, actions: impl IntoIterator<Item = (Vec<u8>, Action)>) {
-    let mut batch = Batch::default();
-    for (key, action) in actions {
-        batch.push(&key, action);
-    }
-    let offset = engine.run(&mut batch, NOW).unwrap();
-    engine.settle(offset).unwrap();
-}
-
-fn set(value: i64) -> Action {
-    set_until(value, Expiry::Keep)
-}
+use small::{NOW, checkpoint_all, open, run, set};
 
 fn set_until(value: i64, expiry: Expiry) -> Action {
     Action::Set(Set { value, expiry, condition: Condition::Always })
 }
 
 const DELETE: Action = Action::Delete(Condition::Always);
-
-fn checkpoint_all(engine: &Engine) {
-    (0..PARTITIONS).for_each(|partition| engine.checkpoint(partition).unwrap());
-}
 
 fn totals(engine: &Engine, pattern: &str) -> Totals {
     let aggregate = engine.aggregate(pattern.as_bytes(), NOW).unwrap();

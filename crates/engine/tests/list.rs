@@ -1,50 +1,20 @@
 //! Lists over memory and disk, while counters change, are written out and are evicted between pages and during them.
 #![allow(clippy::unwrap_used)] // a panic here is a failed test
 
+mod small;
+
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use quipu_counting::{Action, Add, Batch, Cell, Condition, Counters, ListOrder, Listing, Set};
-use quipu_engine::{Engine, Options};
-use quipu_store::Durability;
+use quipu_counting::{Action, Add, Cell, Condition, Counters, ListOrder, Listing};
+use quipu_engine::Engine;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use small::{NOW, checkpoint_all, open, run, set};
 
-/// Later than any clock of a machine that runs this, so that the keeper's clock decides nothing.
-const NOW: u64 = 2_400_000_000_000;
 const ORDERS: [ListOrder; 3] = [ListOrder::Storage, ListOrder::Key, ListOrder::Value];
 
 type Counter = (Vec<u8>, Cell);
-
-fn open(path: &Path) -> Arc<Engine> {
-    let options = Options {
-        memory_bytes: 32 << 20,
-        partitions: 4,
-        log_tail_bytes: 16 << 20,
-        durability: Durability::None,
-        ..Options::default()
-    };
-    Engine::open(path, options).unwrap()
-}
-
-fn run(engine: &Engine, actions: impl IntoIterator<Item = (Vec<u8>, Action)>) {
-    let mut batch = Batch::default();
-    for (key, action) in actions {
-        batch.push(&key, action);
-    }
-    let offset = engine.run(&mut batch, NOW).unwrap();
-    engine.settle(offset).unwrap();
-}
-
-fn set(value: i64) -> Action {
-    Action::Set(Set { value, expiry: quipu_counting::Expiry::Keep, condition: Condition::Always })
-}
-
-fn checkpoint_all(engine: &Engine) {
-    (0..4).for_each(|partition| engine.checkpoint(partition).unwrap());
-}
 
 /// All pages, with `between` called after each.
 fn pages(engine: &Engine, listing: Listing, mut between: impl FnMut()) -> Vec<Counter> {
@@ -55,7 +25,7 @@ fn pages(engine: &Engine, listing: Listing, mut between: impl FnMut()) -> Vec<Co
         assert!(page.counters.len() == listing.limit || !page.more);
         assert_eq!(page.next().is_some(), page.more);
         listing.after = page.next();
-        all.extend(page.counters);
+        all.extend(page.counters.into_iter().map(|listed| (listed.key, listed.cell)));
         if listing.after.is_none() {
             return all;
         }

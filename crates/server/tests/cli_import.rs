@@ -9,7 +9,13 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Output, Stdio};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
+use quipu_counting::Body;
+use quipu_counting::body::Shape;
 use serde_json::{Value, json};
+use support::cluster::{ask, found, start_settled};
 use support::terminal::Terminal;
 use support::{Server, quipu, run};
 
@@ -88,6 +94,146 @@ fn what_was_exported_is_imported_as_it_was() {
     );
     let some = server.client(&["export", "--prefix", "p"]);
     assert_eq!(text(&some.stdout).lines().count(), 2, "a header and one counter");
+}
+
+/// A row of a counter that has changed half an hour ago, and has kept nothing of what it was.
+fn changed_before() -> String {
+    let mut body = Vec::new();
+    Body::new(Shape::Sum).put(&mut body);
+    let updated_at = Timestamp::from_millisecond((now_ms() - 1_800_000) as i64).unwrap().to_string();
+    json!({"key": "past", "value": 3, "updatedAt": updated_at, "body": STANDARD.encode(body)}).to_string()
+}
+
+/// Policies and counters of every kind.
+fn count_all_kinds(server: &Server) {
+    for (line, body) in [
+        ("PUT policies/views", r#"{"kind":"window","window":{"spanMs":86400000,"bucketMs":3600000}}"#),
+        ("PUT policies/daily", r#"{"kind":"unique","window":{"spanMs":86400000,"bucketMs":3600000}}"#),
+        ("PUT policies/past", r#"{"history":{"minutesMs":3600000}}"#),
+        ("POST counters/likes/increment", r#"{"delta":7}"#),
+        ("POST counters/views/increment", r#"{"delta":5}"#),
+        ("POST counters/daily/observe", r#"{"items":["anna","bert"]}"#),
+        ("POST counters/few/observe", r#"{"items":["anna","bert","carl"]}"#),
+        ("POST counters/limit/acquire", r#"{"amount":4,"limit":10,"window":"1h"}"#),
+        ("POST counters/stock/increment", r#"{"delta":10,"ttlMs":3600000}"#),
+        ("POST counters/stock/reserve", r#"{"amount":2,"ttlMs":3600000}"#),
+    ] {
+        let (method, path) = line.split_once(' ').unwrap();
+        let reply = server.request(method, &format!("/api/v1/{path}"), &[], body);
+        assert!([200, 201].contains(&reply.status), "{line}: {reply:?}");
+    }
+    assert!(piped(server, &["import", "-"], &changed_before()).status.success());
+    let changed = server.request("POST", "/api/v1/counters/past/increment", &[], r#"{"delta":4}"#);
+    assert_eq!(changed.json()["value"], 7);
+    let history = server.request("GET", "/api/v1/counters/past/history?step=minute", &[], "").json();
+    assert!(!history["points"].as_array().unwrap().is_empty(), "{history}");
+    let late = format!(r#"{{"delta":2,"at":{}}}"#, now_ms() - 5 * 3_600_000);
+    assert_eq!(server.request("POST", "/api/v1/counters/views/increment", &[], &late).status, 200);
+    // So many that they are estimated.
+    let items: Vec<String> = (0..5_000).map(|number| format!("user-{number}")).collect();
+    let items = json!({ "items": items }).to_string();
+    assert_eq!(server.request("POST", "/api/v1/counters/many/observe", &[], &items).status, 200);
+}
+
+fn now_ms() -> u64 {
+    std::time::UNIX_EPOCH.elapsed().unwrap().as_millis() as u64
+}
+
+/// What a server says of them, from every side; of history what was before this time.
+fn seen(server: &Server, to_ms: u64) -> Vec<Value> {
+    let history = format!("counters/past/history?step=minute&from={}&to={to_ms}", to_ms - 3_600_000);
+    let mut seen: Vec<Value> = [
+        "counters/likes",
+        "counters/views",
+        "counters/views/window?from=0",
+        "counters/daily",
+        "counters/daily/window?from=0",
+        "counters/few",
+        "counters/many",
+        "counters/past",
+        &*history,
+        "counters/limit/window",
+        "counters/stock",
+    ]
+    .iter()
+    .map(|path| server.request("GET", &format!("/api/v1/{path}"), &[], "").json())
+    .collect();
+    for counter in &mut seen {
+        // A number is set anew, and holds stay where they are.
+        for field in ["version", "updatedAt", "held", "holds", "from", "to"] {
+            counter.as_object_mut().unwrap().remove(field);
+        }
+    }
+    for key in ["daily", "few", "many"] {
+        seen.push(json!(ask(server.resp, &format!("PFCOUNT {key}")).unwrap()));
+    }
+    seen
+}
+
+/// From one server to another, twice.
+fn move_all(from: &Server, to: &Server, file: &str) {
+    let exported = from.client(&["export", "--output", file]);
+    assert!(text(&exported.stderr).starts_with("exported 8 counters to "), "{exported:?}");
+    for _ in 0..2 {
+        let imported = to.client(&["import", file]);
+        assert!(text(&imported.stdout).starts_with("imported 8 rows into resp://"), "{imported:?}");
+    }
+}
+
+#[test]
+fn counters_of_every_kind_are_imported_as_they_were() {
+    let (data, other_data, files) = (folder(), folder(), folder());
+    let (server, other) = (Server::start(data.path()), Server::start(other_data.path()));
+    let to_ms = now_ms();
+    count_all_kinds(&server);
+    let original = seen(&server, to_ms);
+    let file = files.path().join("all.ndjson.gz");
+    let file = file.to_str().unwrap();
+    move_all(&server, &other, file);
+    assert_eq!(seen(&other, to_ms), original);
+    // A crash takes nothing back, and they count on.
+    other.kill();
+    let other = Server::start(other_data.path());
+    assert_eq!(seen(&other, to_ms), original);
+    let body = r#"{"items":["anna","dora"]}"#;
+    let more = other.request("POST", "/api/v1/counters/few/observe", &[], body).json();
+    assert_eq!((&more["estimate"], &more["exact"]), (&json!(4), &json!(true)), "{more}");
+    let held = server.request("GET", "/api/v1/counters/stock", &[], "").json();
+    let free = other.request("GET", "/api/v1/counters/stock", &[], "").json();
+    assert_eq!((&held["held"], &free["held"]), (&json!(2), &Value::Null));
+    // Numbers alone, and that is said.
+    let csv = server.client(&["export", "--format", "csv"]);
+    assert!(csv.status.success(), "{csv:?}");
+    assert_eq!(text(&csv.stdout).lines().count(), 9);
+    assert!(text(&csv.stderr).contains("7 counters are more than a number"), "{csv:?}");
+    // What cannot be meant is refused, and changes nothing.
+    let added = other.client(&["import", file, "--mode", "add"]);
+    assert_eq!(added.status.code(), Some(2), "{added:?}");
+    assert!(text(&added.stderr).contains("needs --mode set"), "{added:?}");
+    let listed = server.client(&["list", "--json"]);
+    let imported = piped(&other, &["import", "-", "-q", "--skip-bad"], &text(&listed.stdout));
+    assert!(text(&imported.stderr).contains("`body` is missing"), "{imported:?}");
+    let broken = write(files.path(), "broken.ndjson", r#"{"key":"few","value":1,"body":"AQEB"}"#);
+    let imported = other.client(&["import", &broken]);
+    assert!(text(&imported.stderr).contains("Bad data format"), "{imported:?}");
+    assert_eq!(ask(other.resp, "PFCOUNT few").unwrap(), [":4"]);
+}
+
+#[test]
+fn a_cluster_gives_and_takes_counters_of_every_kind() {
+    let (nodes, data, files) = (folder(), folder(), folder());
+    let servers = start_settled(&found(nodes.path(), 3));
+    let alone = Server::start(data.path());
+    let to_ms = now_ms();
+    count_all_kinds(&servers[0]);
+    let original = seen(&servers[1], to_ms);
+    move_all(&servers[1], &alone, files.path().join("all.ndjson").to_str().unwrap());
+    assert_eq!(seen(&alone, to_ms), original);
+    for key in ["likes", "views", "daily", "few", "many", "past", "limit", "stock"] {
+        assert_eq!(servers[2].request("DELETE", &format!("/api/v1/counters/{key}"), &[], "").status, 200);
+    }
+    move_all(&alone, &servers[2], files.path().join("back.ndjson").to_str().unwrap());
+    assert_eq!(seen(&servers[0], to_ms), original);
 }
 
 fn folder() -> tempfile::TempDir {

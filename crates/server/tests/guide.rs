@@ -71,6 +71,7 @@ fn the_guide_is_true() {
         let run = Command::new("bash")
             .args(["-c", &typed])
             .env("QUIPU_SERVER", format!("http://{}", server.http))
+            .env("QUIPU_TARGET", format!("resp://{}", server.resp))
             .env("PATH", with_quipu())
             .output()
             .unwrap();

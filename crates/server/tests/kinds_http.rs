@@ -101,6 +101,14 @@ fn granted(key: &str, (used, limit): (i64, i64), value: i64, version: u64) -> Va
         "overLimit": used > limit, "value": value, "version": version, "duplicate": false})
 }
 
+/// What a list says that a counter counts, and whether it is more than a number.
+fn listed(server: &Server, key: &str, order: &str) -> (String, bool) {
+    let page = call(server, &format!("GET counters?prefix={key}{order}"), None, "").json();
+    let counters = page["counters"].as_array().unwrap();
+    let found = counters.iter().find(|counter| counter["counterKey"] == key).unwrap();
+    (found["kind"].as_str().unwrap().to_owned(), found["hasBody"] == true)
+}
+
 fn uniques() -> Vec<Row> {
     let wrong = json!({"reason": "wrong-kind", "status": 409, "accepted": false});
     vec![
@@ -228,6 +236,19 @@ fn uniques_are_counted_once() {
         (&json!(estimate), &json!(false), &json!("unique"))
     );
     assert_eq!(read["standardError"], json!(0.008125));
+    // Lists say it too, also of what is on disk alone.
+    let page =
+        |server: &Server| call(server, "GET counters?prefix=many", None, "").json()["counters"][0].clone();
+    let (mut expected, now) = (read.clone(), page(&server));
+    expected["hasBody"] = json!(true);
+    assert_eq!(now, expected);
+    assert_eq!(
+        (listed(&server, "plain", ""), listed(&server, "u", "&order=value")),
+        (("sum".into(), false), ("unique".into(), true))
+    );
+    assert!(server.terminate().0.success());
+    let server = Server::start(data.path());
+    assert_eq!(page(&server), expected);
     let too_many = json!({ "items": vec!["x"; 10_001] }).to_string();
     let refused = call(&server, "POST counters/many/observe", None, &too_many);
     assert_eq!(refused.status, 400);
@@ -397,7 +418,9 @@ fn holds_end_once() {
 fn retries_are_told_the_first_outcome() {
     let data = tempfile::tempdir().unwrap();
     let server = Server::start(data.path());
+    call(&server, "POST counters/from/observe", None, r#"{"items":["a","b"]}"#);
     let calls = [
+        ("POST counters/into/merge", r#"{"sources":["from","absent"]}"#, r#"{"sources":["from"]}"#),
         ("POST counters/u/observe", r#"{"items":["a"]}"#, r#"{"items":["b"]}"#),
         ("POST counters/q/acquire", r#"{"limit":5,"window":"1h"}"#, r#"{"limit":6,"window":"1h"}"#),
         ("POST counters/h/reserve", r#"{"amount":3,"ttlMs":600000}"#, r#"{"amount":4,"ttlMs":600000}"#),
@@ -433,6 +456,14 @@ fn retries_are_told_the_first_outcome() {
         }
     };
     again(&server);
+    // A source has seen more, or is another counter by now.
+    call(&server, "POST counters/from/observe", None, r#"{"items":["c"]}"#);
+    again(&server);
+    call(&server, "DELETE counters/from", None, "");
+    call(&server, "POST counters/from/increment", None, "");
+    again(&server);
+    let merge = |id| call(&server, "POST counters/into/merge", id, r#"{"sources":["absent","from"]}"#).status;
+    assert_eq!([merge(Some("id-1")), merge(Some("id-2")), merge(None)], [200, 409, 409]);
     server.kill();
     again(&Server::start(data.path()));
 }
@@ -566,16 +597,41 @@ fn race(address: SocketAddr, attempts: usize) -> usize {
     admitted
 }
 
+/// The same over RESP, on another counter.
+fn race_in_pipelines(address: SocketAddr, attempts: usize) -> usize {
+    const AT_A_TIME: usize = 500;
+    let mut stream = TcpStream::connect(address).unwrap();
+    let mut replies = BufReader::new(stream.try_clone().unwrap()).lines();
+    let mut admitted = 0;
+    for _ in 0..attempts / AT_A_TIME {
+        stream.write_all("Q.ACQUIRE run 1 50000 3600000\r\n".repeat(AT_A_TIME).as_bytes()).unwrap();
+        for _ in 0..AT_A_TIME {
+            // Whether it was admitted, what is left, and when more is free.
+            let reply: Vec<String> = replies.by_ref().take(4).map(Result::unwrap).collect();
+            match [&*reply[0], &*reply[1]] {
+                ["*3", ":1"] => admitted += 1,
+                ["*3", ":0"] => {}
+                _ => panic!("{reply:?}"),
+            }
+        }
+    }
+    admitted
+}
+
 #[test]
 fn a_limit_admits_exactly_what_it_says() {
     let data = tempfile::tempdir().unwrap();
     let server = Server::start_with(data.path(), &["--durability", "interval:100"]);
-    let address = server.http;
-    let racers: Vec<_> = (0..2).map(|_| std::thread::spawn(move || race(address, 10_000))).collect();
-    let admitted: usize = racers.into_iter().map(|racer| racer.join().unwrap()).sum();
-    assert_eq!(admitted, 10_000);
-    let read = call(&server, "GET counters/race/window?last=1h", None, "").json();
-    assert_eq!(read["sum"], json!(10_000));
+    type Race = fn(SocketAddr, usize) -> usize;
+    for (race, address, key, limit) in
+        [(race as Race, server.http, "race", 10_000), (race_in_pipelines, server.resp, "run", 50_000)]
+    {
+        let racers: Vec<_> = (0..2).map(|_| std::thread::spawn(move || race(address, limit))).collect();
+        let admitted: usize = racers.into_iter().map(|racer| racer.join().unwrap()).sum();
+        assert_eq!(admitted, limit, "{key}");
+        let read = call(&server, &format!("GET counters/{key}/window?last=1h"), None, "").json();
+        assert_eq!(read["sum"], json!(limit), "{key}");
+    }
 }
 
 #[test]
@@ -599,6 +655,13 @@ fn a_cluster_counts_them_at_every_node() {
         assert_eq!((&read["kind"], &read["value"]), (&json!("unique"), &json!(4)));
         let window = call(server, "GET counters/q/window", None, "").json();
         assert_eq!(window["sum"], json!(10));
+        for order in ["", "&order=key", "&order=value"] {
+            let kinds = [("u", "unique", true), ("q", "window", true), ("plain", "sum", false)];
+            assert_eq!(
+                kinds.map(|(key, ..)| listed(server, key, order)),
+                kinds.map(|(_, kind, more)| (kind.into(), more))
+            );
+        }
         // Held at one node, known at the next, ended at the one after.
         let key = format!("stock:{number}");
         let [next, after] = [1, 2].map(|step| &servers[(number + step) % 3]);

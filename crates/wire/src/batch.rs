@@ -15,15 +15,17 @@
 //!            11 observe: hashes                   12 join: sketch
 //!            13 replace: sketch expiry condition  14 acquire: frame amount:z soft:1 (0 | 1 limit:z)
 //!            15 reserve: as 4, ttl_ms:v           16 end: birth:v number:v (0 void | 1 commit | 2 commit amount:z)
-//!            17 overwrite: as 5                   18 told: what as bytes, as 4
+//!            17 overwrite: as 5                   18 told: told, as 4
+//!            19 restore: whole expiry condition
 //! condition := 0 always | 1 exists | 2 absent | 3 version:v | 4 birth:v version:v
 //! expiry   := 0 keep | 1 clear | 2 in:v | 3 at:v | 4 in:v if none | 5 at:v if none
 //! when     := 0 always, 1 none, 2 some, 3 later, 4 earlier, 5 some and later, 6 some and earlier
 //! group    := kind:1 start:v end:v argument*        0 atomic | 1 session: producer epoch:v sequence:v | 2 guard: until:v
 //! replies  := count:v reply*
 //! reply    := flags:1 refusal:1 previous:z applied:z cell [detail]   flags: 1 duplicate, 2 existed, 4 exists, 8 detail; from 16 on the kind
-//! detail   := 0 body (0 | 1 frame) | 1 used:z limit:z reset_ms:v | 2 number:v expires_at_ms:v | 3 exact:1 | 4 index:v (as in that reply)
-//! key, id, producer, hashes, sketch, frame, body := length:v bytes
+//! detail   := 0 body (0 | 1 frame) | 1 used:z limit:z reset_ms:v | 2 number:v expires_at_ms:v | 3 exact:1
+//!           | 4 earliest_ms:v latest_ms:v | 255 index:v (as in that reply)
+//! key, id, producer, hashes, sketch, frame, told, whole, body := length:v bytes
 //! ```
 //! Numbers, cells and refusals are coded as in [`crate::entry`].
 
@@ -44,8 +46,8 @@ use crate::entry::{
 };
 
 const HAS_ID: u8 = 0x80;
-/// The most bytes that belong to one request: as many items as a batch may have in all.
-const PAYLOAD_BYTES_MAX: usize = 1 << 20;
+/// The most bytes that belong to one request: more than any counter has.
+const PAYLOAD_BYTES_MAX: usize = 8 << 20;
 
 /// Appends a batch, without replies.
 pub fn put_batch(out: &mut Vec<u8>, batch: &Batch) {
@@ -124,7 +126,7 @@ pub fn put_replies(out: &mut Vec<u8>, replies: &[Reply]) {
 }
 
 /// Stands for the detail of an earlier reply, by its index.
-const SHOWN_BEFORE: u8 = 4;
+const SHOWN_BEFORE: u8 = u8::MAX;
 
 /// Reads replies.
 pub fn read_replies(reader: &mut Reader<'_>) -> Result<Vec<Reply>, Malformed> {
@@ -188,6 +190,11 @@ fn put_detail(out: &mut Vec<u8>, detail: &Detail) {
             out.push(3);
             out.push(u8::from(*is_exact));
         }
+        Detail::Bound { earliest_ms, latest_ms } => {
+            out.push(4);
+            put_varint(out, *earliest_ms);
+            put_varint(out, *latest_ms);
+        }
     }
 }
 
@@ -207,6 +214,7 @@ fn read_detail(kind: u8, reader: &mut Reader<'_>) -> Result<Detail, Malformed> {
         1 => Detail::Quota { used: reader.zigzag()?, limit: reader.zigzag()?, reset_ms: reader.varint()? },
         2 => Detail::Hold { number: reader.varint()?, expires_at_ms: reader.varint()? },
         3 => Detail::Seen { is_exact: reader.flag()? },
+        4 => Detail::Bound { earliest_ms: reader.varint()?, latest_ms: reader.varint()? },
         _ => return Err(Malformed("unknown detail of a reply; sent by a newer version?")),
     })
 }
@@ -232,6 +240,7 @@ fn put_request(out: &mut Vec<u8>, batch: &Batch, request: &Request) {
         Action::End { .. } => 16,
         Action::Overwrite(_) => 17,
         Action::Told { .. } => 18,
+        Action::Restore { .. } => 19,
     };
     out.push(if request.id.is_some() { verb | HAS_ID } else { verb });
     put_bytes(out, batch.bytes(request.key));
@@ -263,7 +272,7 @@ fn put_request(out: &mut Vec<u8>, batch: &Batch, request: &Request) {
             put_guards(out, &add);
             put_varint(out, ttl_ms);
         }
-        Action::Replace { expiry, condition, .. } => {
+        Action::Replace { expiry, condition, .. } | Action::Restore { expiry, condition, .. } => {
             put_expiry(out, expiry);
             put_condition(out, condition);
         }
@@ -369,6 +378,10 @@ fn read_request(reader: &mut Reader<'_>, batch: &mut Batch) -> Result<(), Malfor
         18 => {
             let told = batch.intern(reader.bytes_up_to(PAYLOAD_BYTES_MAX)?);
             Action::Told { add: read_guarded(reader)?, told }
+        }
+        19 => {
+            let whole = batch.intern(reader.bytes_up_to(PAYLOAD_BYTES_MAX)?);
+            Action::Restore { whole, expiry: read_expiry(reader)?, condition: read_condition(reader)? }
         }
         15 => Action::Reserve(read_guarded(reader)?, reader.varint()?),
         16 => {

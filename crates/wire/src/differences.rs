@@ -36,7 +36,7 @@ pub static DIFFERENCES: &[Difference] = &[
     },
     Difference {
         name: "limits",
-        here: "A command has at most 65,536 keys, 1 Mi arguments of 1 MiB each and 16 MiB in all; a typed line 64 KiB; a \
+        here: "A command has at most 65,536 keys, 1 Mi arguments of 8 MiB each and 16 MiB in all; a typed line 64 KiB; a \
                transaction 65,536 commands and 16 MiB; a connection 32,768 watched keys and a name of 256 bytes; the reply \
                of KEYS 32 MiB of keys.",
         reason: "Every buffer is bounded, and no verdict depends on how the bytes were divided on their way.",
@@ -108,7 +108,7 @@ pub static DIFFERENCES: &[Difference] = &[
     },
     Difference {
         name: "restored payloads",
-        here: "RESTORE takes integers and sketches alone, in payloads of Redis up to 7.4; a time to live beyond 64 bits is the latest there is.",
+        here: "RESTORE takes integers and sketches, in payloads of Redis up to 7.4, and counters of every kind as `quipu import` sends them; a time to live beyond 64 bits is the latest there is.",
         reason: "Integers look the same in all of them. Redis 7.0 takes nothing newer, and lets that time lie in the past.",
         example: &[],
     },

@@ -19,6 +19,9 @@
 //!
 //! Redis writes an integer in the shortest of the three integer forms, and as text where it does not fit 32 bits. The sketch of a counter of
 //! uniques is a string, which Redis compresses where that pays, and we do not.
+//!
+//! Type 0xf0 is our own: a counter that is more than a number, with all it has ([`quipu_counting::kinds::put_restored`]) in place of the
+//! string.
 
 /// The version that is written: that of Redis 7.0, which later ones read.
 const VERSION: u16 = 10;
@@ -28,8 +31,12 @@ const VERSION_MAX: u16 = 12;
 const FOOTER_BYTES: usize = 10;
 /// The type of strings.
 const STRING: u8 = 0;
+/// Our own type, which Redis does not know.
+const WHOLE: u8 = 0xf0;
 /// The longest payload that is looked at, and the longest string in one: a sketch is far shorter.
 const PAYLOAD_BYTES_MAX: usize = 64 * 1024;
+/// The same of a whole counter.
+const WHOLE_BYTES_MAX: usize = 8 << 20;
 
 /// Why a payload was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +88,14 @@ pub fn write_string(out: &mut Vec<u8>, text: &[u8]) {
     seal(out, start);
 }
 
+/// Appends the payload of a counter with all it has.
+pub fn write_whole(out: &mut Vec<u8>, whole: &[u8]) {
+    let start = out.len();
+    out.push(WHOLE);
+    out.extend_from_slice(whole);
+    seal(out, start);
+}
+
 fn seal(out: &mut Vec<u8>, start: usize) {
     out.extend(VERSION.to_le_bytes());
     out.extend(crc64(&out[start..]).to_le_bytes());
@@ -93,12 +108,15 @@ pub enum Value {
     Integer(i64),
     /// Text, which may be an integer or a sketch.
     Text(Vec<u8>),
+    /// A counter with all it has.
+    Whole(Vec<u8>),
 }
 
 /// The value in a payload.
 pub fn read_value(payload: &[u8]) -> Result<Value, DumpError> {
     let footer = payload.len().checked_sub(FOOTER_BYTES).ok_or(DumpError::Footer)?;
-    if payload.len() > PAYLOAD_BYTES_MAX {
+    let is_whole = payload.first() == Some(&WHOLE);
+    if payload.len() > if is_whole { WHOLE_BYTES_MAX } else { PAYLOAD_BYTES_MAX } {
         return Err(DumpError::NotAString);
     }
     let (value, footer) = payload.split_at(footer);
@@ -109,6 +127,7 @@ pub fn read_value(payload: &[u8]) -> Result<Value, DumpError> {
     }
     match value {
         [STRING, string @ ..] => read_string(string),
+        [WHOLE, whole @ ..] => Ok(Value::Whole(whole.to_vec())),
         [] => Err(DumpError::Malformed),
         _ => Err(DumpError::NotAString),
     }
@@ -201,7 +220,7 @@ fn crc64(bytes: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{DumpError, Value, crc64, read_value, write_integer, write_string};
+    use super::{DumpError, Value, crc64, read_value, write_integer, write_string, write_whole};
     use crate::number::parse_i64;
     use proptest::prelude::*;
 
@@ -215,6 +234,7 @@ mod tests {
         match read_value(payload)? {
             Value::Integer(value) => Ok(value),
             Value::Text(text) => parse_i64(&text).ok_or(DumpError::NotAString),
+            Value::Whole(_) => Err(DumpError::NotAString),
         }
     }
 
@@ -293,6 +313,13 @@ mod tests {
             if payload.len() <= super::PAYLOAD_BYTES_MAX {
                 prop_assert_eq!(read_value(&payload), Ok(Value::Text(text)));
             }
+        }
+
+        #[test]
+        fn whole_counters_read_back(whole: Vec<u8>) {
+            let mut payload = Vec::new();
+            write_whole(&mut payload, &whole);
+            prop_assert_eq!(read_value(&payload), Ok(Value::Whole(whole)));
         }
 
         #[test]

@@ -22,7 +22,11 @@
 //! | 11 | counters on disk cannot be read: nothing was changed, retry later |
 //! | 15 | over quota: nothing was counted, more is free later |
 
-use quipu_counting::{Refusal, Unavailable};
+use std::borrow::Cow;
+
+use quipu_counting::{Detail, Refusal, Reply, Unavailable};
+
+use crate::json::timestamp::rfc3339;
 
 /// What a refusal is on every protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +68,20 @@ pub const fn of_refusal(refusal: Refusal) -> &'static Presentation {
         Refusal::BeyondHold => &BEYOND_HOLD,
         Refusal::TooManyHolds => &TOO_MANY_HOLDS,
         Refusal::TooLarge => &TOO_LARGE,
+        Refusal::OutOfTime => &OUT_OF_TIME,
+        Refusal::Timeless => &TIMELESS,
+    }
+}
+
+/// What the caller reads, with what the reply knows of the bound.
+pub fn text_of(refusal: Refusal, reply: &Reply) -> Cow<'static, str> {
+    let text = of_refusal(refusal).text;
+    match reply.detail.as_deref() {
+        Some(Detail::Bound { earliest_ms, latest_ms }) => {
+            let (earliest, latest) = (rfc3339(*earliest_ms), rfc3339(*latest_ms));
+            format!("{text}; times from {earliest} to {latest} are taken").into()
+        }
+        _ => text.into(),
     }
 }
 
@@ -76,6 +94,14 @@ pub const fn of_unavailable(reason: &Unavailable) -> &'static Presentation {
         Unavailable::Busy(_) => &BUSY,
         Unavailable::NoLeader(_) => &LEADERLESS,
         Unavailable::Unsupported(_) => &UNSUPPORTED,
+    }
+}
+
+/// The RESP error line of a refusal whose reply is at hand.
+pub fn reply_line(refusal: Refusal, reply: &Reply) -> String {
+    match refusal {
+        Refusal::OutOfTime => format!("{} {}", of_refusal(refusal).prefix, text_of(refusal, reply)),
+        _ => error_line(refusal, reply.cell.value),
     }
 }
 
@@ -193,6 +219,24 @@ static TOO_LARGE: Presentation = row(
     false,
     413,
     2,
+    false,
+);
+
+static OUT_OF_TIME: Presentation = row(
+    "TIME",
+    "it happened too long ago to be counted for its time, or lies in the future, nothing was counted",
+    false,
+    409,
+    3,
+    false,
+);
+static TIMELESS: Presentation = row(
+    "WRONGTYPE",
+    "the counter does not count by time, so nothing can be counted for another time than now; \
+     a policy with a window makes it do so from its birth on, nothing was counted",
+    false,
+    409,
+    3,
     false,
 );
 

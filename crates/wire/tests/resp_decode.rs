@@ -76,7 +76,7 @@ fn literal_bytes() {
         (b"*1\r\n$-1\r\n", &[], Some(InvalidBulkLength), 9),
         (b"*1\r\n$\r\n", &[], Some(InvalidBulkLength), 7),
         (b"*1\r\n$04\r\n", &[], Some(InvalidBulkLength), 9),
-        (b"*1\r\n$1048577\r\n", &[], Some(InvalidBulkLength), 14),
+        (b"*1\r\n$8388609\r\n", &[], Some(InvalidBulkLength), 14),
         (b"*1\r\n$4294967296\r\n", &[], Some(InvalidBulkLength), 17),
         (b"*1\r\n$9223372036854775807\r\n", &[], Some(InvalidBulkLength), 26),
         (b"a \"b\r\n", &[], Some(UnbalancedQuotes), 6),

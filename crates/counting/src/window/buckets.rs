@@ -55,13 +55,20 @@ impl Buckets {
         Ok(())
     }
 
-    /// Adds `delta` to the newest bucket, which starts at `start_ms`. Where time was cut more finely before, what lies after
-    /// that start becomes part of it.
-    pub fn gather(&mut self, start_ms: u64, delta: i64) -> Result<(), BucketRefusal> {
-        let sum = self.sum(start_ms..u64::MAX) + i128::from(delta);
-        let sum = i64::try_from(sum).map_err(|_| BucketRefusal::Overflow)?;
-        self.sums.truncate(self.sums.partition_point(|(start, _)| *start < start_ms));
-        self.add(start_ms, sum)
+    /// Adds `delta` to the bucket of this time. Where time was cut more finely before, what lies in it becomes part of it.
+    pub fn gather(&mut self, bucket_ms: Range<u64>, delta: i64) -> Result<(), BucketRefusal> {
+        let sum = self.gathered(bucket_ms.clone(), delta)?;
+        self.sums.drain(self.places(&bucket_ms));
+        self.add(bucket_ms.start, sum)
+    }
+
+    /// What the bucket of this time would have then.
+    pub fn gathered(&self, bucket_ms: Range<u64>, delta: i64) -> Result<i64, BucketRefusal> {
+        let places = self.places(&bucket_ms);
+        if places.start == 0 && self.sums.len() - places.len() >= BUCKETS_MAX {
+            return Err(BucketRefusal::TooOld);
+        }
+        i64::try_from(self.sum(bucket_ms) + i128::from(delta)).map_err(|_| BucketRefusal::Overflow)
     }
 
     /// The sum of all buckets that start within `range_ms`.
@@ -128,8 +135,13 @@ impl Buckets {
     }
 
     fn within(&self, range_ms: Range<u64>) -> &[(u64, i64)] {
+        &self.sums[self.places(&range_ms)]
+    }
+
+    fn places(&self, range_ms: &Range<u64>) -> Range<usize> {
         let place = |at_ms| self.sums.partition_point(|(start_ms, _)| *start_ms < at_ms);
-        self.sums.get(place(range_ms.start)..place(range_ms.end)).unwrap_or(&[])
+        let end = place(range_ms.end);
+        place(range_ms.start).min(end)..end
     }
 
     /// Gives back memory when more than a third of it is free.

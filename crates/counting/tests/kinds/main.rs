@@ -10,8 +10,10 @@ mod bytes;
 mod groups;
 mod history;
 mod holds;
+mod late;
 mod ledger;
 mod policies;
+mod restored;
 mod uniques;
 mod windows;
 
@@ -23,7 +25,7 @@ use quipu_counting::unique::hash;
 use quipu_counting::window::Frame;
 use quipu_counting::{
     Acquire, Action, Add, Body, Change, Condition, Detail, Ending, Expire, ExpireWhen, Expiry, Kind, Limits,
-    Policy, Reply, Set, Unique, Whole,
+    Policy, Reply, Set, Told, Unique, Whole,
 };
 
 const SECOND_MS: u64 = 1_000;
@@ -111,6 +113,10 @@ fn told(reply: &Reply) -> String {
         Some(Detail::Hold { number, expires_at_ms }) => {
             told += &format!(" hold {number} until {}", expires_at_ms - START_MS);
         }
+        Some(Detail::Bound { earliest_ms, latest_ms }) => {
+            let after = |at_ms: u64| i128::from(at_ms) - i128::from(START_MS);
+            told += &format!(" {}..={}", after(*earliest_ms), after(*latest_ms));
+        }
         Some(Detail::Seen { is_exact }) => {
             told += if *is_exact { " exactly" } else { " about" };
             told += &format!(" applied {}", reply.applied);
@@ -139,6 +145,14 @@ fn read() -> Ask {
 
 fn add(delta: i64) -> Ask {
     plain(Action::Add(Add::plain(delta)))
+}
+
+/// At so long after [`START_MS`].
+fn add_at(delta: i64, at_ms: u64) -> Ask {
+    let told = Told { at_ms: Some(START_MS + at_ms), ..Told::default() };
+    let mut payload = Vec::new();
+    told.put(&mut payload);
+    Ask(Action::Told { add: Add::plain(delta), told: Default::default() }, payload)
 }
 
 fn add_within(delta: i64, min: i64, max: i64) -> Ask {

@@ -151,6 +151,26 @@ proptest! {
     }
 
     #[test]
+    fn what_is_gathered_is_in_one_bucket(
+        steps in prop::collection::vec((0..60u64, 1..9u64, prop_oneof![-2..3i64, any::<i64>()]), 0..200),
+    ) {
+        let (mut buckets, mut map) = (Buckets::default(), BTreeMap::<u64, i64>::new());
+        for (start_ms, length_ms, delta) in steps {
+            let bucket = start_ms..start_ms + length_ms;
+            let sum: i128 = map.range(bucket.clone()).map(|(_, sum)| i128::from(*sum)).sum();
+            let expected = i64::try_from(sum + i128::from(delta)).map_err(|_| BucketRefusal::Overflow);
+            prop_assert_eq!(buckets.gathered(bucket.clone(), delta), expected);
+            prop_assert_eq!(buckets.gather(bucket.clone(), delta), expected.map(drop));
+            if let Ok(sum) = expected {
+                map.retain(|at_ms, _| !bucket.contains(at_ms));
+                map.insert(start_ms, sum);
+                map.retain(|_, sum| *sum != 0);
+            }
+            prop_assert!(buckets.iter(0..u64::MAX).eq(map.iter().map(|(at_ms, sum)| (*at_ms, *sum))));
+        }
+    }
+
+    #[test]
     fn bytes_are_buckets_in_one_way_or_not_at_all(
         bytes in prop_oneof![
             prop::collection::vec(any::<u8>(), 0..30),

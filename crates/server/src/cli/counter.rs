@@ -40,6 +40,14 @@ pub struct Counter {
     /// Whether this is the remembered outcome of an earlier request.
     #[serde(default)]
     pub duplicate: bool,
+    /// What it counts.
+    #[serde(default)]
+    pub kind: Option<String>,
+    /// Whether it has more than its numbers, where this is one of a list.
+    #[serde(default)]
+    pub has_body: bool,
+    /// That, in base64, where it was asked for.
+    pub body: Option<String>,
 }
 
 fn yes() -> bool {
@@ -71,6 +79,9 @@ impl Counter {
             applied: None,
             existed: true,
             duplicate: false,
+            kind: None,
+            has_body: false,
+            body: None,
         }
     }
 

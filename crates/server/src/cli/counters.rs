@@ -56,6 +56,9 @@ struct Guards {
     /// Refuse unless the counter has this version; 0: unless it does not exist
     #[arg(long, value_name = "VERSION")]
     if_version: Option<u64>,
+    /// When it happened, if not now: a time like 2026-02-23T10:00:00Z, or milliseconds since 1970; for counters with a window
+    #[arg(long, value_name = "TIME")]
+    at: Option<String>,
 }
 
 /// incr, decr
@@ -230,6 +233,11 @@ pub fn batch_get(keys: &[Value]) -> Call<'static> {
     Call { method: "POST", path, id: None, body: Some(json!({ "keys": keys })) }
 }
 
+/// The same with all they have, of [`BODIES_MAX`](quipu_wire::json::request::BODIES_MAX) at most.
+pub fn batch_get_whole(keys: &[Value]) -> Call<'static> {
+    Call { body: Some(json!({ "keys": keys, "bodies": true })), ..batch_get(&[]) }
+}
+
 /// A key within a body.
 pub fn key_body(key: &[u8]) -> Value {
     match std::str::from_utf8(key) {
@@ -302,6 +310,7 @@ impl Guards {
         insert(&mut body, "ttlMs", self.ttl);
         insert(&mut body, "ifVersion", self.if_version);
         insert(&mut body, "saturate", self.saturate.then_some(true));
+        insert(&mut body, "at", self.at.clone());
         Value::Object(body)
     }
 }

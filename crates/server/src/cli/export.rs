@@ -2,6 +2,8 @@
 //!
 //! A file appears whole or not at all: it is written beside its place under another name, and moved there at the end.
 //! Counters that change meanwhile are exported as they were at some moment of the export, each for itself.
+//!
+//! Of counters that are more than a number, NDJSON has all in a field `body`; CSV has their numbers alone, and that is said.
 
 mod output;
 
@@ -10,17 +12,20 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::ValueEnum;
+use indicatif::ProgressBar;
+use quipu_wire::json::request::BODIES_MAX;
 use serde_json::{Map, Value, json};
 
 use self::output::Output;
 
 use super::client::Client;
-use super::counter::Counter;
+use super::counter::{Counter, Results};
+use super::counters::{batch_get_whole, key_body};
 use super::failure::{Failure, system_words};
 use super::interrupt::{Interrupt, end_by};
-use super::list::{PAGE_MAX, Pages, Selection};
+use super::list::{PAGE_MAX, Pages, Selection, patiently};
 use super::progress;
-use super::terminal::{self, Screen};
+use super::terminal::{self, Screen, print_note};
 
 /// The columns of a CSV file. Import reads the first four and passes over the others.
 pub const COLUMNS: [&str; 6] = ["key", "keyBase64", "value", "expiresAt", "version", "updatedAt"];
@@ -63,7 +68,7 @@ impl Format {
 pub struct Args {
     #[command(flatten)]
     selection: Selection,
-    /// How to write [default: by the name of the file, else csv]
+    /// How to write; csv has numbers alone, of counters that are more than that too [default: by the name of the file, else csv]
     #[arg(short, long, value_enum)]
     format: Option<Format>,
     /// Write to this file, which appears whole or not at all; a name in .gz is compressed [default: stdout]
@@ -94,11 +99,15 @@ impl Args {
             Failure::general(format!("cannot write {place}: {}", system_words(&error)))
         };
         let mut output = Output::create(place).map_err(failed)?;
-        let (mut text, mut count) = (Vec::new(), 0);
+        let (mut text, mut count, mut cut_short) = (Vec::new(), 0, 0_u64);
         if format == Format::Csv {
             text.extend_from_slice(format!("{}\n", COLUMNS.join(",")).as_bytes());
         }
-        while let Some(counters) = page {
+        while let Some(mut counters) = page {
+            match format {
+                Format::Csv => cut_short += counters.iter().filter(|counter| counter.has_body).count() as u64,
+                Format::Ndjson => self.complete(&mut counters, &interrupt, &bar)?,
+            }
             counters.iter().for_each(|counter| format.write(counter, &mut text));
             output.write_all(&text).map_err(failed)?;
             text.clear();
@@ -117,7 +126,39 @@ impl Args {
         }
         let bytes = output.finish().map_err(failed)?;
         bar.finish_and_clear();
+        if cut_short > 0 {
+            let cut_short = terminal::grouped(cut_short.into());
+            print_note(&format!(
+                "{cut_short} counters are more than a number (uniques, windows, holds, history), and CSV has their numbers alone; \
+                 --format ndjson has all of them"
+            ));
+        }
         self.summarize(format, count, bytes, started)
+    }
+
+    /// Reads those of a page again that are more than a number, with all they have. What is gone by now is gone.
+    fn complete(
+        &self,
+        counters: &mut Vec<Counter>,
+        interrupt: &Interrupt,
+        bar: &ProgressBar,
+    ) -> Result<(), Failure> {
+        let places: Vec<usize> = (0..counters.len()).filter(|place| counters[*place].has_body).collect();
+        for places in places.chunks(BODIES_MAX) {
+            let keys: Vec<Value> = places.iter().map(|place| key_body(&counters[*place].key())).collect();
+            let call = batch_get_whole(&keys);
+            let read = patiently(&self.client, interrupt, bar, || self.client.fetch::<Results>(&call));
+            let Results { results } = match read {
+                // The page is thrown away with the file.
+                Err(_) if interrupt.received().is_some() => return Ok(()),
+                read => read?,
+            };
+            for (place, counter) in places.iter().zip(results) {
+                counters[*place] = counter;
+            }
+        }
+        counters.retain(|counter| counter.exists);
+        Ok(())
     }
 
     fn format(&self) -> Format {
@@ -184,6 +225,10 @@ fn write_json(counter: &Counter, out: &mut Vec<u8>) {
     put("expiresAt", counter.expiry().map(Value::from));
     put("version", Some(counter.version.into()));
     put("updatedAt", counter.updated_at.clone().map(Value::from));
+    if counter.body.is_some() {
+        put("kind", counter.kind.clone().map(Value::from));
+        put("body", counter.body.clone().map(Value::from));
+    }
     out.extend_from_slice(Value::Object(row).to_string().as_bytes());
     out.push(b'\n');
 }
@@ -216,6 +261,11 @@ mod tests {
                 r#"{"counterKey":"a,\"b\"\n","value":0}"#,
                 "\"a,\"\"b\"\"\n\",,0,,0,\n",
                 "{\"key\":\"a,\\\"b\\\"\\n\",\"value\":0,\"version\":0}\n",
+            ),
+            (
+                r#"{"counterKey":"u","value":2,"version":1,"kind":"unique","body":"AQE="}"#,
+                "u,,2,,1,\n",
+                "{\"key\":\"u\",\"value\":2,\"version\":1,\"kind\":\"unique\",\"body\":\"AQE=\"}\n",
             ),
         ] {
             for (format, expected) in [(Format::Csv, csv), (Format::Ndjson, ndjson)] {

@@ -216,6 +216,10 @@ impl Args {
                 let reason = "expiresAt needs --mode set; an addition can have ttlMs".to_owned();
                 return Ok(Some(Err(BadRow { line: row.line, reason })));
             }
+            if read.is_ok() && self.mode == Mode::Add && row.body.is_some() {
+                let reason = "a counter that is more than a number needs --mode set".to_owned();
+                return Ok(Some(Err(BadRow { line: row.line, reason })));
+            }
             return Ok(Some(read));
         }
     }

@@ -97,6 +97,30 @@ fn print_all(client: &Client, selection: &Selection, order: &'static str, limit:
     })
 }
 
+/// Asks until a server that restarts is there again.
+pub fn patiently<T>(
+    client: &Client,
+    interrupt: &Interrupt,
+    bar: &ProgressBar,
+    mut ask: impl FnMut() -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let give_up = Instant::now() + RETRY_TIME;
+    let mut is_told = false;
+    loop {
+        match ask() {
+            Err(failure) if failure.is_passing() && Instant::now() < give_up => {
+                if !std::mem::replace(&mut is_told, true) {
+                    progress::note(bar, &format!("{} does not answer; waiting for it", client.server));
+                }
+                if interrupt.wait(RETRY_PAUSE).is_some() {
+                    return Err(failure);
+                }
+            }
+            answered => return answered,
+        }
+    }
+}
+
 /// The pages of a list, one call each.
 pub struct Pages<'a> {
     client: &'a Client,
@@ -147,24 +171,7 @@ impl<'a> Pages<'a> {
         interrupt: &Interrupt,
         bar: &ProgressBar,
     ) -> Result<Option<Vec<T>>, Failure> {
-        let give_up = Instant::now() + RETRY_TIME;
-        let mut is_told = false;
-        loop {
-            match self.next() {
-                Err(failure) if failure.is_passing() && Instant::now() < give_up => {
-                    if !std::mem::replace(&mut is_told, true) {
-                        progress::note(
-                            bar,
-                            &format!("{} does not answer; waiting for it", self.client.server),
-                        );
-                    }
-                    if interrupt.wait(RETRY_PAUSE).is_some() {
-                        return Err(failure);
-                    }
-                }
-                page => return page,
-            }
-        }
+        patiently(self.client, interrupt, bar, || self.next())
     }
 
     /// Prints pages until they or `limit` end. `print_page` is told which is the first.

@@ -133,6 +133,9 @@ struct Time {
     /// How long what is past stays readable; as long as two windows where nothing is said
     #[arg(long, value_name = "DURATION", value_parser = units::duration_ms)]
     keep: Option<u64>,
+    /// How long ago something may have happened that is counted for its time (--at); as long as --keep where nothing is said
+    #[arg(long, value_name = "DURATION", value_parser = units::duration_ms)]
+    lateness: Option<u64>,
 }
 
 impl Time {
@@ -177,7 +180,7 @@ impl Command {
                 let body = json!({
                     "min": set.min, "max": set.max, "saturate": set.saturate, "ttlMs": set.ttl, "disabled": set.disabled,
                     "kind": set.time.kind(), "window": set.time.window(), "limit": set.limit, "soft": set.soft,
-                    "history": set.history.body(),
+                    "history": set.history.body(), "lateness": set.time.lateness,
                 });
                 print(&Vec::from_iter(set.one.call::<Policy>("PUT", Some(body))?.filter(|_| !set.quiet)))
             }
@@ -223,6 +226,7 @@ struct Policy {
     #[serde(default)]
     soft: bool,
     history: Option<Kept>,
+    lateness: Option<u64>,
 }
 
 /// How long what a value was stays known.
@@ -319,6 +323,7 @@ impl Policy {
         line.extend(
             self.window.as_ref().and_then(|window| window.keep_ms).map(|ms| format!("  keepMs {ms}")),
         );
+        line.extend(self.lateness.map(|ms| format!("  lateness {ms}")));
         line.extend(self.limit.map(|limit| format!("  limit {limit}")));
         line.extend(self.history.as_ref().map(|kept| format!("  history {}", kept.text())));
         for (name, is_set) in [("saturate", self.saturate), ("disabled", self.disabled), ("soft", self.soft)]

@@ -39,6 +39,9 @@ pub struct Merge {
     /// The counters whose items it shall know
     #[arg(required = true, value_name = "SOURCE", value_parser = key_parser())]
     sources: Vec<OsString>,
+    /// Request id: repeating the command under the same id tells the first outcome
+    #[arg(long, value_name = "ID")]
+    id: Option<String>,
     /// Print nothing; the exit code says how it went
     #[arg(short, long, conflicts_with = "json")]
     quiet: bool,
@@ -127,7 +130,7 @@ impl Merge {
     /// Merges, and prints how many different items there are.
     pub fn run(&self) -> Result<(), Failure> {
         let sources: Vec<Value> = self.sources.iter().map(|key| key_body(key.as_bytes())).collect();
-        let target = Target { key: self.key.clone(), id: None, quiet: self.quiet };
+        let target = Target { key: self.key.clone(), id: self.id.clone(), quiet: self.quiet };
         let call = target.call("POST", "/merge", Some(json!({ "sources": sources })));
         match self.client.call::<Seen>(&call)?.filter(|_| !self.quiet) {
             Some(seen) => print(&seen),

@@ -14,7 +14,7 @@ use axum::response::IntoResponse;
 use quipu_counting::{Action, Batch, GroupKind, Refusal, Reply};
 use quipu_wire::json::problem::Problem;
 use quipu_wire::json::reply::{CounterBody, ItemBody, ResultsBody};
-use quipu_wire::json::request::{BatchAddBody, BatchGetBody, BodyError};
+use quipu_wire::json::request::{BODIES_MAX, BatchAddBody, BatchGetBody, BodyError};
 
 use super::App;
 use super::answer::{self, Answer, Refused};
@@ -36,7 +36,8 @@ pub async fn increment(State(app): State<Arc<App>>, id: RequestId, NoQuery: NoQu
     let results: Vec<ItemBody> = batch.replies.iter().enumerate().map(of).collect();
     let mut response = match refused_item(&batch).filter(|_| body.atomic) {
         Some((index, refusal)) => {
-            Refused::from(Problem::batch_refused(index, refusal, results)).into_response()
+            Refused::from(Problem::batch_refused(index, &batch.replies[index], refusal, results))
+                .into_response()
         }
         None => answer::json_in(room, reply_bytes, &ResultsBody { results }),
     };
@@ -52,18 +53,19 @@ fn additions(body: &BatchAddBody, id: Option<&[u8]>) -> Result<Batch, BodyError>
     let mut seen: HashMap<Vec<u8>, u32> = HashMap::new();
     for (index, item) in body.items.iter().enumerate() {
         let (key, add) = item.0.to_item(index)?;
+        let action = batch.addition(add, &item.0.told());
         match (&item.0.request_id, id) {
             (Some(_), _) if body.atomic => {
                 let hint = "an atomic batch has one id, the header Idempotency-Key";
                 return Err(BodyError(format!("items[{index}]: `requestId`: {hint}")));
             }
-            (Some(item_id), _) => batch.push_with_id(&key, Action::Add(add), item_id.as_bytes(), 0),
+            (Some(item_id), _) => batch.push_with_id(&key, action, item_id.as_bytes(), 0),
             (None, Some(id)) => {
                 let earlier = seen.entry(key.to_vec()).or_default();
                 *earlier += 1;
-                batch.push_with_id(&key, Action::Add(add), id, *earlier - 1)
+                batch.push_with_id(&key, action, id, *earlier - 1)
             }
-            (None, None) => batch.push(&key, Action::Add(add)),
+            (None, None) => batch.push(&key, action),
         };
     }
     if body.atomic {
@@ -83,8 +85,11 @@ pub async fn get(State(app): State<Arc<App>>, uri: Uri, body: Body) -> Answer {
     let freshness = freshness(uri.query())?;
     let body: BatchGetBody = body.parse()?;
     check_length(&app, "keys", body.keys.len())?;
-    let reply_bytes = body.keys.len() * REPLY_ITEM_BYTES;
-    let room = app.load.reserve(reply_bytes)?;
+    if body.bodies && body.keys.len() > BODIES_MAX {
+        return Err(BodyError(format!("`keys`: must have 1 to {BODIES_MAX} entries with `bodies`")).into());
+    }
+    let mut reply_bytes = body.keys.len() * REPLY_ITEM_BYTES;
+    let mut room = app.load.reserve(reply_bytes)?;
     let mut batch = Batch::with_room(body.keys.len());
     batch.freshness = freshness;
     for (index, key) in body.keys.iter().enumerate() {
@@ -98,7 +103,13 @@ pub async fn get(State(app): State<Arc<App>>, uri: Uri, body: Body) -> Answer {
     let of = |(index, reply): (usize, &Reply)| {
         CounterBody::of_read(batch.key(index), reply, now_ms).behind(batch.staleness_ms(index))
     };
-    let results: Vec<CounterBody> = batch.replies.iter().enumerate().map(of).collect();
+    let mut results: Vec<CounterBody> = batch.replies.iter().enumerate().map(of).collect();
+    if body.bodies {
+        let read = results.into_iter().zip(&batch.replies);
+        results = read.map(|(counter, reply)| counter.with_body(reply)).collect();
+        reply_bytes += results.iter().map(CounterBody::body_bytes).sum::<usize>();
+        room = app.load.reserve(reply_bytes)?;
+    }
     Ok(answer::json_in(room, reply_bytes, &ResultsBody { results }))
 }
 

@@ -12,7 +12,7 @@ use quipu_wire::json::request::{AddBody, BodyError, Direction, NoFields, SetBody
 use super::App;
 use super::answer::{self, Answer, Refused};
 use super::execute::{run, run_one};
-use super::extract::{Body, Name, NoQuery, RequestId};
+use super::extract::{Ask, Name, RequestId};
 use super::parameters::Parameters;
 use super::preconditions::Precondition;
 
@@ -71,83 +71,39 @@ pub async fn look(app: &App, key: &[u8], freshness: Freshness) -> Result<(Reply,
     }
 }
 
-pub async fn increment(
-    State(app): State<Arc<App>>,
-    Name(key): Name,
-    id: RequestId,
-    condition: Precondition,
-    NoQuery: NoQuery,
-    body: Body,
-) -> Answer {
-    let body = body.parse_or_default::<AddBody>()?;
-    let condition = condition.and_version(body.if_version.map(|version| version.0));
-    change(&app, &key, &id, &condition, |condition| Ok(Action::Add(body.to_add(Direction::Up, condition)?)))
-        .await
+pub async fn increment(State(app): State<Arc<App>>, ask: Ask<Precondition>) -> Answer {
+    add(&app, ask, Direction::Up).await
 }
 
-pub async fn decrement(
-    State(app): State<Arc<App>>,
-    Name(key): Name,
-    id: RequestId,
-    condition: Precondition,
-    NoQuery: NoQuery,
-    body: Body,
-) -> Answer {
-    let body = body.parse_or_default::<AddBody>()?;
-    let condition = condition.and_version(body.if_version.map(|version| version.0));
-    change(&app, &key, &id, &condition, |condition| Ok(Action::Add(body.to_add(Direction::Down, condition)?)))
-        .await
+pub async fn decrement(State(app): State<Arc<App>>, ask: Ask<Precondition>) -> Answer {
+    add(&app, ask, Direction::Down).await
 }
 
-pub async fn set(
-    State(app): State<Arc<App>>,
-    Name(key): Name,
-    id: RequestId,
-    condition: Precondition,
-    NoQuery: NoQuery,
-    body: Body,
-) -> Answer {
+pub async fn set(State(app): State<Arc<App>>, ask: Ask<Precondition>) -> Answer {
+    let Ask { key, id, condition, body } = ask;
     let body = body.parse::<SetBody>()?;
     let condition = condition.and_version(body.if_version.map(|version| version.0));
-    change(&app, &key, &id, &condition, |condition| Ok(Action::Set(body.to_set(condition)?))).await
+    change(&app, &key, &id, &condition, |_, condition| Ok(Action::Set(body.to_set(condition)?))).await
 }
 
-pub async fn reset(
-    State(app): State<Arc<App>>,
-    Name(key): Name,
-    id: RequestId,
-    condition: Precondition,
-    NoQuery: NoQuery,
-    body: Body,
-) -> Answer {
+pub async fn reset(State(app): State<Arc<App>>, ask: Ask<Precondition>) -> Answer {
+    let Ask { key, id, condition, body } = ask;
     body.parse_or_default::<NoFields>()?;
-    change(&app, &key, &id, &condition, |condition| Ok(Action::Reset(condition))).await
+    change(&app, &key, &id, &condition, |_, condition| Ok(Action::Reset(condition))).await
 }
 
-pub async fn delete(
-    State(app): State<Arc<App>>,
-    Name(key): Name,
-    id: RequestId,
-    condition: Precondition,
-    NoQuery: NoQuery,
-    body: Body,
-) -> Answer {
+pub async fn delete(State(app): State<Arc<App>>, ask: Ask<Precondition>) -> Answer {
+    let Ask { key, id, condition, body } = ask;
     body.parse_or_default::<NoFields>()?;
-    change(&app, &key, &id, &condition, |condition| Ok(Action::Delete(condition))).await
+    change(&app, &key, &id, &condition, |_, condition| Ok(Action::Delete(condition))).await
 }
 
 /// An addition that says why. It is a change like any other.
-pub async fn adjust(
-    State(app): State<Arc<App>>,
-    Name(key): Name,
-    id: RequestId,
-    condition: Precondition,
-    NoQuery: NoQuery,
-    body: Body,
-) -> Answer {
+pub async fn adjust(State(app): State<Arc<App>>, ask: Ask<Precondition>) -> Answer {
+    let Ask { key, id, condition, body } = ask;
     let body = body.parse::<AdjustBody>()?;
     let (add, reason) = body.to_adjustment()?;
-    let with = |condition| Ok(Action::Add(Add { condition, ..add }));
+    let with = |_: &mut Batch, condition| Ok(Action::Add(Add { condition, ..add }));
     let reply = changed(&app, &key, &id, &condition, with).await?;
     if reply.refusal.is_some() {
         return Ok(answer::change(&key, &reply));
@@ -159,12 +115,22 @@ pub async fn adjust(
     Ok(answer::changed(&reply, answer::json(StatusCode::OK, &AdjustedBody::of(&key, &reply, reason))))
 }
 
+async fn add(app: &App, ask: Ask<Precondition>, direction: Direction) -> Answer {
+    let Ask { key, id, condition, body } = ask;
+    let body = body.parse_or_default::<AddBody>()?;
+    let condition = condition.and_version(body.if_version.map(|version| version.0));
+    change(app, &key, &id, &condition, |batch, condition| {
+        Ok(batch.addition(body.to_add(direction, condition)?, &body.told()))
+    })
+    .await
+}
+
 async fn change(
     app: &App,
     key: &[u8],
     id: &RequestId,
     precondition: &Precondition,
-    action: impl Fn(Condition) -> Result<Action, BodyError>,
+    action: impl Fn(&mut Batch, Condition) -> Result<Action, BodyError>,
 ) -> Answer {
     Ok(answer::change(key, &changed(app, key, id, precondition, action).await?))
 }
@@ -174,10 +140,12 @@ async fn changed(
     key: &[u8],
     id: &RequestId,
     precondition: &Precondition,
-    action: impl Fn(Condition) -> Result<Action, BodyError>,
+    action: impl Fn(&mut Batch, Condition) -> Result<Action, BodyError>,
 ) -> Result<Reply, Refused> {
     if let Some(condition) = precondition.simple() {
-        return run_one(app, Batch::default(), key, id.bytes(), action(condition)?).await;
+        let mut batch = Batch::default();
+        let action = action(&mut batch, condition)?;
+        return run_one(app, batch, key, id.bytes(), action).await;
     }
     if id.0.is_some() {
         // A retry would find the counter in another state, and be another request.
@@ -188,8 +156,9 @@ async fn changed(
     for _ in 0..ATTEMPTS_MAX {
         let (found, _) = look(app, key, Freshness::Strong).await?;
         let live = found.exists.then_some(&found.cell);
-        let action = action(precondition.in_state(live))?;
-        let reply = run_one(app, Batch::default(), key, id.bytes(), action).await?;
+        let mut batch = Batch::default();
+        let action = action(&mut batch, precondition.in_state(live))?;
+        let reply = run_one(app, batch, key, id.bytes(), action).await?;
         // Refused although it held a moment ago: somebody was faster.
         if reply.refusal != Some(Refusal::ConditionUnmet) || !precondition.holds(live) {
             return Ok(reply);

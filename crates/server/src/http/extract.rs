@@ -168,6 +168,35 @@ impl FromRequest<Arc<App>> for Body {
     }
 }
 
+/// What is asked of the counter that the path names, by a call that may change it. `C` is what the call makes of conditions in headers.
+pub struct Ask<C> {
+    /// The counter.
+    pub key: Vec<u8>,
+    /// The id of the request.
+    pub id: RequestId,
+    /// The condition.
+    pub condition: C,
+    /// The rest.
+    pub body: Body,
+}
+
+impl<C> FromRequest<Arc<App>> for Ask<C>
+where
+    C: FromRequestParts<Arc<App>, Rejection = Refused> + Send,
+{
+    type Rejection = Refused;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Ask<C>, Refused> {
+        let (mut parts, body) = request.into_parts();
+        let Name(key) = Name::from_request_parts(&mut parts, app).await?;
+        let id = RequestId::from_request_parts(&mut parts, app).await?;
+        let condition = C::from_request_parts(&mut parts, app).await?;
+        NoQuery::from_request_parts(&mut parts, app).await?;
+        let body = Body::from_request(Request::from_parts(parts, body), app).await?;
+        Ok(Ask { key, id, condition, body })
+    }
+}
+
 /// All data of a body. One piece, which is the usual case, is not copied.
 async fn collect(mut body: axum::body::Body, bytes_max: usize) -> Result<Bytes, Refused> {
     let mut whole = Bytes::new();

@@ -6,13 +6,13 @@ use axum::extract::State;
 use axum::http::Uri;
 use quipu_wire::json::history::{HistoryReply, Past, StepName};
 use quipu_wire::json::problem::Problem;
+use quipu_wire::json::timestamp::{MOMENT, time_ms};
 
 use super::App;
 use super::answer::{self, Answer, Refused};
 use super::counters::{FRESHNESS, freshness_of, look};
 use super::extract::Name;
 use super::parameters::Parameters;
-use super::windows::{MOMENT, time_ms};
 
 /// How far back a history goes unless it is said: so many steps.
 const STEPS: u64 = 60;

@@ -15,17 +15,11 @@ use quipu_wire::json::request::NoFields;
 use super::App;
 use super::answer::{self, Answer, Refused};
 use super::execute::run_one;
-use super::extract::{Body, Name, NoQuery, RequestId};
+use super::extract::{Ask, Body, NoQuery};
 use super::preconditions::Unconditional;
 
-pub async fn reserve(
-    State(app): State<Arc<App>>,
-    Name(key): Name,
-    id: RequestId,
-    Unconditional: Unconditional,
-    NoQuery: NoQuery,
-    body: Body,
-) -> Answer {
+pub async fn reserve(State(app): State<Arc<App>>, ask: Ask<Unconditional>) -> Answer {
+    let Ask { key, id, body, .. } = ask;
     let (add, ttl_ms) = body.parse::<ReserveBody>()?.to_reserve()?;
     let reply = run_one(&app, Batch::default(), &key, id.bytes(), Action::Reserve(add, ttl_ms)).await?;
     let hold = HoldBody::of(&key, add.delta, &reply).filter(|_| reply.refusal.is_none());

@@ -18,7 +18,7 @@ use super::App;
 use super::answer::{self, Answer, Refused};
 use super::batches::refused_item;
 use super::execute::{run, run_one};
-use super::extract::{Body, Name, NoQuery, RequestId};
+use super::extract::{Ask, Body, NoQuery, RequestId};
 use super::preconditions::Unconditional;
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -36,14 +36,8 @@ struct Shown<'a> {
     quota: &'a QuotaBody,
 }
 
-pub async fn acquire(
-    State(app): State<Arc<App>>,
-    Name(key): Name,
-    id: RequestId,
-    Unconditional: Unconditional,
-    NoQuery: NoQuery,
-    body: Body,
-) -> Answer {
+pub async fn acquire(State(app): State<Arc<App>>, ask: Ask<Unconditional>) -> Answer {
+    let Ask { key, id, body, .. } = ask;
     let asked = body.parse_or_default::<AcquireBody>()?.to_acquisition()?;
     let mut batch = Batch::default();
     let action = action(&mut batch, &asked);

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use quipu_counting::kinds::visitors;
+use quipu_counting::identity::keys_fingerprint;
+use quipu_counting::kinds::{put_join, visitors};
 use quipu_counting::{Action, Batch, Detail, Kind, Refusal, Reply, Unique};
 use quipu_wire::json::problem::Problem;
 use quipu_wire::json::unique::{MergeBody, ObserveBody, SeenBody};
@@ -12,17 +13,11 @@ use quipu_wire::json::unique::{MergeBody, ObserveBody, SeenBody};
 use super::App;
 use super::answer::{self, Answer, Refused};
 use super::execute::{run, run_one};
-use super::extract::{Body, Name, NoQuery, RequestId};
+use super::extract::Ask;
 use super::preconditions::Unconditional;
 
-pub async fn observe(
-    State(app): State<Arc<App>>,
-    Name(key): Name,
-    id: RequestId,
-    Unconditional: Unconditional,
-    NoQuery: NoQuery,
-    body: Body,
-) -> Answer {
+pub async fn observe(State(app): State<Arc<App>>, ask: Ask<Unconditional>) -> Answer {
+    let Ask { key, id, body, .. } = ask;
     let payload = body.parse::<ObserveBody>()?.to_payload()?;
     let mut batch = Batch::default();
     let items = batch.intern(&payload);
@@ -30,32 +25,39 @@ pub async fn observe(
     Ok(seen(&key, &reply))
 }
 
-/// A merge is not remembered under its id: made again it changes nothing, and what the sources have seen meanwhile would make another
-/// request of it.
-pub async fn merge(
-    State(app): State<Arc<App>>,
-    Name(key): Name,
-    Unconditional: Unconditional,
-    NoQuery: NoQuery,
-    body: Body,
-) -> Answer {
+/// Under its id a merge is known by the names of its sources: what they have seen may be more when it comes again, or they may be gone.
+pub async fn merge(State(app): State<Arc<App>>, ask: Ask<Unconditional>) -> Answer {
+    let Ask { key, id, body, .. } = ask;
     let sources = body.parse::<MergeBody>()?.to_keys()?;
+    let (all, refused) = match union(&app, &sources).await {
+        Ok(all) => (Some(all), None),
+        // It may have been done before.
+        Err(refused) if id.0.is_some() => (None, Some(refused)),
+        Err(refused) => return Err(refused),
+    };
+    let mut payload = Vec::new();
+    put_join(&mut payload, keys_fingerprint(&sources), all.as_ref());
+    let mut batch = Batch::default();
+    let sketch = batch.intern(&payload);
+    let reply = run_one(&app, batch, &key, id.bytes(), Action::Join { sketch }).await?;
+    match refused {
+        Some(refused) if !reply.duplicate && reply.refusal != Some(Refusal::IdReused) => Err(refused),
+        _ => Ok(seen(&key, &reply)),
+    }
+}
+
+async fn union(app: &App, sources: &[Vec<u8>]) -> Result<Unique, Refused> {
     let mut batch = Batch::with_room(sources.len());
-    for source in &sources {
+    for source in sources {
         batch.push(source, Action::Read);
     }
-    let batch = run(&app, batch).await?;
+    let batch = run(app, batch).await?;
     let now_ms = app.clock.now_ms();
     let mut all = Unique::new();
     for (index, reply) in batch.replies.iter().enumerate() {
         merge_one(&mut all, batch.key(index), reply, now_ms)?;
     }
-    let mut payload = Vec::new();
-    all.put(&mut payload);
-    let mut batch = Batch::default();
-    let sketch = batch.intern(&payload);
-    let reply = run_one(&app, batch, &key, None, Action::Join { sketch }).await?;
-    Ok(seen(&key, &reply))
+    Ok(all)
 }
 
 /// What a source shows to whoever reads it: all it has seen, or what it has seen in its window.

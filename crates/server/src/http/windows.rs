@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::Uri;
-use jiff::Timestamp;
 use quipu_counting::window::Frame;
 use quipu_counting::{Detail, Kind, Refusal, Reply};
 use quipu_wire::duration::{DURATION, duration_ms};
 use quipu_wire::json::buckets::SpanBody;
 use quipu_wire::json::problem::Problem;
+use quipu_wire::json::timestamp::{MOMENT, time_ms};
 use quipu_wire::json::window::sliding;
 
 use super::App;
@@ -99,17 +99,6 @@ impl Span {
                 frame.bucket(from_ms).start..frame.bucket(last_ms).end
             }
         }
-    }
-}
-
-/// What a time looks like.
-pub const MOMENT: &str = "a time like 2026-02-23T10:00:00Z, or milliseconds since 1970";
-
-/// A time as people write it.
-pub fn time_ms(text: &str) -> Option<u64> {
-    match text.parse() {
-        Ok(ms) => Some(ms),
-        Err(_) => u64::try_from(text.parse::<Timestamp>().ok()?.as_millisecond()).ok(),
     }
 }
 

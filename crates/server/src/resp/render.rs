@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use quipu_counting::kinds::seen_by;
 use quipu_counting::{Detail, Kind, NEVER, Refusal, Reply, Unavailable};
 use quipu_wire::dump::{write_integer, write_string};
-use quipu_wire::refusal::{error_line, unavailable_line};
+use quipu_wire::refusal::{error_line, reply_line, unavailable_line};
 use quipu_wire::resp::{Encoder, errors};
 
 use super::commands::kinds;
@@ -474,7 +474,7 @@ impl<'d> Renderer<'d, '_> {
 
     #[cold]
     fn refuse(&mut self, refusal: Refusal, reply: &Reply) {
-        self.encoder.error(error_line(refusal, reply.cell.value));
+        self.encoder.error(reply_line(refusal, reply));
     }
 }
 

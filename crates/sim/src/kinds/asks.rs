@@ -1,12 +1,13 @@
 //! What is asked in these worlds. A key's name says what is mostly asked of it; now and then it is something else.
 
-use quipu_counting::body::{Keeping, put_frame, read_hashes};
+use quipu_counting::body::{Keeping, Shape, put_frame, read_hashes};
+use quipu_counting::kinds::put_restored;
 use quipu_counting::series::Retention;
 use quipu_counting::unique::hash;
 use quipu_counting::window::{Frame, Unit, Zone};
 use quipu_counting::{
-    Acquire, Action, Add, Batch, Condition, Ending, Expire, ExpireWhen, Expiry, GroupKind, Kind, Policy, Set,
-    Unique,
+    Acquire, Action, Add, Batch, Body, Cell, Condition, Ending, Expire, ExpireWhen, Expiry, GroupKind, Kind,
+    Policy, Set, Told, Unique,
 };
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -65,6 +66,7 @@ pub struct Drawing<'a> {
     pub model: &'a Model,
     pub keys: &'a [Vec<u8>],
     pub next_id: &'a mut u64,
+    pub now_ms: u64,
     /// Items of one observation at most.
     pub items_max: usize,
 }
@@ -100,12 +102,14 @@ impl Drawing<'_> {
         };
         let (action, payload) = match (self.random.random_range(0..16), name) {
             (0, _) => (Action::Read, Vec::new()),
+            (1, _) if self.random.random_ratio(1, 4) => self.restored(),
             (1, _) => (self.ending(), Vec::new()),
             (2, _) => (Action::Expire(self.expire()), Vec::new()),
             (_, b"sum") => (self.plain(), Vec::new()),
             (3, _) => (self.plain(), Vec::new()),
             (_, b"unique") => self.seen(),
             (_, b"visit") => (observed(), self.items()),
+            (4..6, b"window" | b"month") => self.late(),
             (_, b"window") => self.acquire(true),
             (_, b"month") => self.acquire(false),
             (4..10, _) => (self.end(&key), Vec::new()),
@@ -206,6 +210,29 @@ impl Drawing<'_> {
         (Action::Acquire(acquire), payload)
     }
 
+    /// An addition that happened before, mostly not too long ago.
+    fn late(&mut self) -> (Action, Vec<u8>) {
+        let ago_ms = self.random.random_range(0..90_000u64) >> self.random.random_range(0..8);
+        let ahead_ms = if self.random.random_ratio(1, 10) { self.random.random_range(0..70_000) } else { 0 };
+        let told = Told { at_ms: Some((self.now_ms + ahead_ms).saturating_sub(ago_ms)), ..Told::default() };
+        let mut payload = Vec::new();
+        told.put(&mut payload);
+        (Action::Told { add: self.add(), told: Default::default() }, payload)
+    }
+
+    /// What some counter is, for another or the same.
+    fn restored(&mut self) -> (Action, Vec<u8>) {
+        let key = self.keys.choose(self.random);
+        let whole = key.and_then(|key| self.model.counters.get(key)).cloned().unwrap_or_default();
+        let body = whole.body.map_or_else(|| Body::new(Shape::Sum), |body| (*body).clone());
+        let (mut bytes, mut payload) = (Vec::new(), Vec::new());
+        body.put(&mut bytes);
+        let cell = whole.cell.unwrap_or(Cell::ABSENT);
+        put_restored(&mut payload, cell.updated_at_ms, cell.value, &bytes);
+        let (expiry, condition) = (Expiry::Keep, Condition::Always);
+        (Action::Restore { whole: Default::default(), expiry, condition }, payload)
+    }
+
     fn reserve(&mut self) -> Action {
         Action::Reserve(self.add(), self.random.random_range(1..60_000))
     }
@@ -248,6 +275,7 @@ impl Drawing<'_> {
         let retention = Retention { minutes_ms: 600_000, hours_ms: 1 << 40, days_ms: 0 };
         policy.history = self.random.random_ratio(1, 3).then_some(retention);
         policy.ttl_ms = self.random.random_ratio(1, 6).then_some(20_000);
+        policy.lateness_ms = self.random.random_ratio(1, 4).then_some(10_000);
         (pattern, Some(policy))
     }
 

@@ -194,6 +194,7 @@ impl World {
             model: &model,
             keys: &self.keys,
             next_id: &mut self.next_id,
+            now_ms: self.now,
             items_max: self.items_max,
         };
         (0..count).map(|_| drawing.ask()).collect()
@@ -303,6 +304,7 @@ impl World {
             model: &model,
             keys: &self.keys,
             next_id: &mut self.next_id,
+            now_ms: self.now,
             items_max: 0,
         };
         let (pattern, policy) = drawing.policy();

@@ -303,7 +303,7 @@ commands! {
         "" "From now on who looks is sent to the leader too.";
 
     QAdd "q.add" -3 (1 1 1) [WRITE DENYOOM FAST] [STRING] [RW ACCESS UPDATE] [] "quipu" "0.1.0"
-        "key delta [ID id] [MIN min] [MAX max] [SATURATE] [PX milliseconds] [IFVERSION version]" "Adds once per request id, within bounds, at a version. Answers value, applied, version, duplicate.";
+        "key delta [ID id] [MIN min] [MAX max] [SATURATE] [PX milliseconds] [IFVERSION version] [AT milliseconds]" "Adds once per request id, within bounds, at a version, in a window also for a time that is past. Answers value, applied, version, duplicate.";
     QBatch "q.batch" -6 (4 -1 2) [WRITE DENYOOM] [STRING] [RW ACCESS UPDATE] [] "quipu" "0.1.0"
         "producer epoch sequence key delta [key delta ...]" "Adds to several counters, all or none, once per producer sequence. Answers last sequence, duplicate.";
     QAcquire "q.acquire" -5 (1 1 1) [WRITE DENYOOM FAST] [STRING] [RW ACCESS UPDATE] [] "quipu" "0.1.0"

@@ -1,12 +1,13 @@
 //! Errors as RFC 9457 problem details: four fields for people and logs, and those a program acts on.
 
-use quipu_counting::{Refusal, Reply, Unavailable};
+use quipu_counting::{Detail, Refusal, Reply, Unavailable};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::quota::QuotaBody;
 use super::reply::{ChangeBody, ItemBody};
-use crate::refusal::{of_refusal, of_unavailable};
+use super::timestamp::rfc3339;
+use crate::refusal::{of_refusal, of_unavailable, text_of};
 
 /// The media type of a problem.
 pub const PROBLEM_JSON: &str = "application/problem+json";
@@ -49,6 +50,14 @@ pub struct Problem {
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     #[schema(ignore)]
     quota: Option<Box<QuotaBody>>,
+    /// The earliest time for which something can still be counted, where `at` was too early.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, format = DateTime)]
+    earliest: Option<String>,
+    /// The latest one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, format = DateTime)]
+    latest: Option<String>,
     /// Which item of several was refused, from 0 on.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -72,6 +81,8 @@ impl Problem {
             request_id: None,
             change: None,
             quota: None,
+            earliest: None,
+            latest: None,
             item: None,
             results: None,
         }
@@ -91,9 +102,15 @@ impl Problem {
     /// A rule of counting refused a change of the counter `key`.
     pub fn refused(key: &[u8], reply: &Reply, refusal: Refusal) -> Problem {
         let shown = of_refusal(refusal);
+        let bound = match reply.detail.as_deref() {
+            Some(Detail::Bound { earliest_ms, latest_ms }) => Some((*earliest_ms, *latest_ms)),
+            _ => None,
+        };
         Problem {
             change: Some(Box::new(ChangeBody::of(key, reply))),
-            ..Problem::new(shown.status, refusal.code(), shown.text)
+            earliest: bound.map(|(earliest_ms, _)| rfc3339(earliest_ms)),
+            latest: bound.map(|(_, latest_ms)| rfc3339(latest_ms)),
+            ..Problem::new(shown.status, refusal.code(), text_of(refusal, reply))
         }
     }
 
@@ -116,9 +133,9 @@ impl Problem {
     }
 
     /// An all-or-none batch was refused because of its item `index`.
-    pub fn batch_refused(index: usize, refusal: Refusal, results: Vec<ItemBody>) -> Problem {
+    pub fn batch_refused(index: usize, reply: &Reply, refusal: Refusal, results: Vec<ItemBody>) -> Problem {
         let shown = of_refusal(refusal);
-        let detail = format!("items[{index}]: {}; no item was applied", shown.text);
+        let detail = format!("items[{index}]: {}; no item was applied", text_of(refusal, reply));
         Problem { results: Some(results), ..Problem::new(shown.status, refusal.code(), detail) }
     }
 

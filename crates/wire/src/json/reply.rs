@@ -10,12 +10,14 @@
 //! a policy   {"pattern","min","max","saturate","ttlMs","disabled"}
 //! ```
 
+use std::borrow::Cow;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use quipu_counting::aggregate::{Aggregate, Missing, Part};
 use quipu_counting::kinds::seen_by;
-use quipu_counting::unique::STANDARD_ERROR;
-use quipu_counting::{Cell, Detail, Kind, ListOrder, ListPage, NEVER, Policy, Refusal, Reply, Unique};
+use quipu_counting::unique::{EXACT_MAX, STANDARD_ERROR};
+use quipu_counting::{Detail, Kind, ListOrder, ListPage, Listed, NEVER, Policy, Refusal, Reply, Unique};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -23,7 +25,7 @@ use super::schema::{DifferenceSchema, KeyBase64Schema, KeySchema, SumSchema};
 use super::timestamp::{LAST_MS, rfc3339};
 use super::window::{HistoryBody, KindName, WindowBody};
 use super::{cursor, text_if_large};
-use crate::refusal::{Presentation, of_refusal};
+use crate::refusal::{Presentation, of_refusal, text_of};
 
 /// A counter's name in a reply.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -98,6 +100,14 @@ pub struct CounterBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, example = 1)]
     holds: Option<usize>,
+    /// In lists: it has more than its numbers (items that were seen, sums by time, holds, history), and `bodies` of batch-get gives it.
+    #[serde(skip_serializing_if = "is_not")]
+    #[schema(value_type = Option<bool>, nullable = false)]
+    has_body: bool,
+    /// What it has beyond its numbers, in base64, where `bodies` was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    body: Option<String>,
     /// How far behind the value may be at most: everything acknowledged before that is in it.
     #[schema(example = 0)]
     staleness_ms: u64,
@@ -122,7 +132,21 @@ impl CounterBody {
             standard_error: None,
             held: None,
             holds: None,
+            has_body: false,
+            body: None,
             staleness_ms: 0,
+        }
+    }
+
+    /// The same of a counter in a list. What is set aside is for a read to say, and how many uniques by time there are in their window.
+    pub fn listed(listed: &Listed) -> CounterBody {
+        let (kind, value) = (listed.kind(), listed.cell.value);
+        let exact = kind != Kind::Unique || value <= EXACT_MAX as i64;
+        CounterBody {
+            exact,
+            standard_error: (!exact).then_some(STANDARD_ERROR),
+            has_body: listed.body.is_some(),
+            ..CounterBody::of(&listed.key, &Reply { kind, ..Reply::state(Some(listed.cell)) })
         }
     }
 
@@ -149,6 +173,19 @@ impl CounterBody {
             holds: has_holds.then_some(outstanding.count),
             ..counter
         }
+    }
+
+    /// The same with all that the counter has.
+    pub fn with_body(self, reply: &Reply) -> CounterBody {
+        let Some(Detail::Body(body, _)) = reply.detail.as_deref() else { return self };
+        let mut bytes = Vec::new();
+        body.put(&mut bytes);
+        CounterBody { body: Some(STANDARD.encode(bytes)), ..self }
+    }
+
+    /// How long that is.
+    pub fn body_bytes(&self) -> usize {
+        self.body.as_ref().map_or(0, String::len)
     }
 
     /// The same of a replica that may be behind.
@@ -204,7 +241,7 @@ pub struct RefusedItem {
     #[schema(example = "above-ceiling")]
     reason: &'static str,
     /// What happened and what to do, in one sentence.
-    detail: &'static str,
+    detail: Cow<'static, str>,
     /// The status a call of its own would have had.
     #[schema(example = 409)]
     status: u16,
@@ -213,11 +250,11 @@ pub struct RefusedItem {
 impl RefusedItem {
     /// What `refusal` means for the counter `key`.
     pub fn of(key: &[u8], reply: &Reply, refusal: Refusal) -> RefusedItem {
-        let Presentation { text, status, .. } = of_refusal(refusal);
+        let Presentation { status, .. } = of_refusal(refusal);
         RefusedItem {
             change: ChangeBody::of(key, reply),
             reason: refusal.code(),
-            detail: text,
+            detail: text_of(refusal, reply),
             status: *status,
         }
     }
@@ -265,9 +302,8 @@ pub struct ListBody {
 impl ListBody {
     /// The page.
     pub fn of(order: ListOrder, page: &ListPage) -> ListBody {
-        let counter = |(key, cell): &(Vec<u8>, Cell)| CounterBody::of(key, &Reply::state(Some(*cell)));
         ListBody {
-            counters: page.counters.iter().map(counter).collect(),
+            counters: page.counters.iter().map(CounterBody::listed).collect(),
             cursor: page.next().map(|place| cursor::encode(order, &place)),
         }
     }
@@ -422,6 +458,10 @@ pub struct PolicyReply {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     history: Option<HistoryBody>,
+    /// How long ago something may have happened that is counted for its time, in milliseconds, where it is said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    lateness: Option<u64>,
 }
 
 fn is_not(flag: &bool) -> bool {
@@ -445,6 +485,7 @@ impl PolicyReply {
             limit: policy.limit,
             soft: policy.soft,
             history: policy.history.map(HistoryBody::of),
+            lateness: policy.lateness_ms,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use quipu_counting::{Add, Condition, Expiry, ID_BYTES_MAX, KEY_BYTES_MAX, Kind, Policy, Set};
+use quipu_counting::{Add, Condition, Expiry, ID_BYTES_MAX, KEY_BYTES_MAX, Kind, Policy, Set, Told};
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, DeserializeOwned, Deserializer, MapAccess, Visitor};
@@ -14,14 +14,19 @@ use utoipa::ToSchema;
 
 use super::EXACT_INTEGER_MAX;
 use super::schema::{
-    CountSchema, IntegerSchema, KeyBase64Schema, KeyOrBase64Schema, KeySchema, RequestIdSchema, TtlSchema,
-    VersionSchema,
+    CountSchema, DurationSchema, IntegerSchema, KeyBase64Schema, KeyOrBase64Schema, KeySchema, MomentSchema,
+    RequestIdSchema, TtlSchema, VersionSchema,
 };
+use super::timestamp::{MOMENT, time_ms};
 use super::window::{HistoryBody, KindName, WindowBody};
+use crate::duration::duration_ms;
 use crate::number::parse_i64;
 
 /// The most items of one batch. With the limit on the body this bounds what one request can make the server hold.
 pub const BATCH_ITEMS_MAX: usize = 10_000;
+
+/// The most counters of one call that are given with all they have: some megabytes each, at worst.
+pub const BODIES_MAX: usize = 10;
 
 /// Why a body was refused: one sentence for a person, beginning with the field.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -174,6 +179,72 @@ impl<'de, const LEAST: u64> Deserialize<'de> for Unsigned<LEAST> {
     }
 }
 
+/// Milliseconds as a number, or as the text that [`Written`] knows.
+#[derive(Debug)]
+pub struct Ms<W>(pub u64, PhantomData<W>);
+
+/// How people write milliseconds of a kind.
+pub trait Written {
+    /// What is expected.
+    const EXPECTED: &'static str;
+    /// What a text says.
+    fn read(text: &str) -> Option<u64>;
+}
+
+/// A time: since 1970.
+#[derive(Debug)]
+pub struct Moment;
+
+impl Written for Moment {
+    const EXPECTED: &'static str = MOMENT;
+
+    fn read(text: &str) -> Option<u64> {
+        time_ms(text)
+    }
+}
+
+/// How long something lasts.
+#[derive(Debug)]
+pub struct Lasting;
+
+impl Written for Lasting {
+    const EXPECTED: &'static str = "a duration like 500ms, 90s, 15m, 24h or 7d, or a number of milliseconds";
+
+    fn read(text: &str) -> Option<u64> {
+        duration_ms(text).ok()
+    }
+}
+
+impl<'de, W: Written> Deserialize<'de> for Ms<W> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Ms<W>, D::Error> {
+        struct MsVisitor<W>(PhantomData<W>);
+        impl<W: Written> Visitor<'_> for MsVisitor<W> {
+            type Value = Ms<W>;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str(W::EXPECTED)
+            }
+
+            fn visit_u64<E: de::Error>(self, ms: u64) -> Result<Ms<W>, E> {
+                Ok(Ms(ms, PhantomData))
+            }
+
+            fn visit_f64<E: de::Error>(self, number: f64) -> Result<Ms<W>, E> {
+                match u64::try_from(whole(number, &self)?) {
+                    Ok(ms) => self.visit_u64(ms),
+                    Err(_) => Err(E::invalid_value(de::Unexpected::Float(number), &self)),
+                }
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Ms<W>, E> {
+                let ms = W::read(text).ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))?;
+                Ok(Ms(ms, PhantomData))
+            }
+        }
+        deserializer.deserialize_any(MsVisitor(PhantomData))
+    }
+}
+
 /// Milliseconds; no time at all would be the end at once.
 type Ttl = Unsigned<1>;
 
@@ -218,6 +289,9 @@ pub struct AddBody {
     /// The counter must have this version; 0 means that it must not exist.
     #[schema(value_type = Option<VersionSchema>)]
     pub if_version: Option<Unsigned<0>>,
+    /// When it happened, if not now: counted for that time, by counters with a window, as far back as their policy allows.
+    #[schema(value_type = Option<MomentSchema>)]
+    pub at: Option<Ms<Moment>>,
     #[serde(default, rename = "dims", deserialize_with = "refuse_dims")]
     #[schema(ignore)]
     _dims: (),
@@ -269,6 +343,11 @@ impl AddBody {
         }
         let condition = self.if_version.map_or(Condition::Always, |version| Condition::Version(version.0));
         Ok((key, self.addition(Direction::Up, condition).map_err(at)?))
+    }
+
+    /// What is told of it beyond the amount.
+    pub fn told(&self) -> Told<'_> {
+        Told { at_ms: self.at.as_ref().map(|at| at.0), ..Told::default() }
     }
 
     fn addition(&self, direction: Direction, condition: Condition) -> Result<Add, BodyError> {
@@ -347,6 +426,9 @@ pub struct BatchGetBody {
     /// The counters, in order.
     #[schema(value_type = Vec<KeyOrBase64Schema>, min_items = 1)]
     pub keys: Vec<KeyBody>,
+    /// Say also what each has beyond its numbers, as `body`; at most 10 counters then.
+    #[serde(default)]
+    pub bodies: bool,
 }
 
 /// A key within a body.
@@ -456,6 +538,9 @@ pub struct PolicyBody {
     /// How long what the value was stays known.
     #[schema(value_type = Option<HistoryBody>)]
     pub history: Option<Object<HistoryBody>>,
+    /// How long ago something may have happened that is counted for its time (`at`); as long as past windows are kept where it is not said.
+    #[schema(value_type = Option<DurationSchema>)]
+    pub lateness: Option<Ms<Lasting>>,
 }
 
 impl PolicyBody {
@@ -475,6 +560,15 @@ impl PolicyBody {
             (None, Some(Kind::Window)) => Some(WindowBody::default().to_keeping()?),
             (window, _) => window.as_ref().map(|window| window.0.to_keeping()).transpose()?,
         };
+        let lateness_ms = self.lateness.as_ref().map(|lateness| lateness.0);
+        match (lateness_ms, &window, kind) {
+            (Some(late_ms), Some(keeping), Some(Kind::Window)) if late_ms > keeping.keep_ms => {
+                let problem = format_args!("is longer than past windows are kept: {} ms", keeping.keep_ms);
+                return Err(BodyError::field("lateness", problem));
+            }
+            (None, _, _) | (Some(_), _, Some(Kind::Window)) => {}
+            _ => return Err(BodyError::field("lateness", "is for `kind` window")),
+        }
         let limit = self.limit.map(|limit| limit.0);
         if limit.is_some_and(|limit| limit < 0) {
             return Err(BodyError::field("limit", "is at least 0"));
@@ -490,6 +584,7 @@ impl PolicyBody {
             limit,
             soft: self.soft,
             history: self.history.as_ref().map(|history| history.0.to_retention()).transpose()?,
+            lateness_ms,
         })
     }
 }
@@ -554,6 +649,9 @@ mod tests {
             (r#"{"saturate":1}"#, "`saturate`: "),
             (r#"{"dims":{"tenant":"a"}}"#, "`dims`: dimensions are not supported"),
             (r#"{"stripeBy":"user-7"}"#, "`stripeBy`: striped counters are not supported"),
+            (r#"{"at":"yesterday"}"#, "`at`: invalid value: string \"yesterday\", expected a time like"),
+            (r#"{"at":-1}"#, "`at`: "),
+            (r#"{"at":"1969-12-31T23:59:59Z"}"#, "`at`: "),
             (r#"{"key":"a"}"#, "`key`: the path names the counter"),
             (r#"{"requestId":"a"}"#, "`requestId`: send it as the header Idempotency-Key"),
             (r#"{"delta":1} x"#, "trailing characters"),
@@ -568,6 +666,21 @@ mod tests {
                 refused.contains(named),
                 "{body} is refused with {refused:?}, which does not say {named:?}"
             );
+        }
+    }
+
+    #[test]
+    fn times() {
+        for (at, expected) in [
+            ("1771834530250", Some(1_771_834_530_250)),
+            ("1.77183453025e12", Some(1_771_834_530_250)),
+            (r#""1771834530250""#, Some(1_771_834_530_250)),
+            (r#""2026-02-23T08:15:30.250Z""#, Some(1_771_834_530_250)),
+            (r#""2026-02-23T09:15:30.25+01:00""#, Some(1_771_834_530_250)),
+            ("null", None),
+        ] {
+            let body: AddBody = parse(format!(r#"{{"at":{at}}}"#).as_bytes()).unwrap();
+            assert_eq!(body.told(), Told { at_ms: expected, ..Told::default() }, "{at}");
         }
     }
 
@@ -652,7 +765,20 @@ mod tests {
         );
         let frame = windowed.unwrap().window.unwrap().frame;
         assert_eq!(frame, quipu_counting::window::Frame::Sliding { span_ms: 60_000, bucket_ms: 1_000 });
+        for (lateness, expected) in [("600000", 600_000), (r#""10m""#, 600_000), ("0", 0)] {
+            let late = policy(&format!(r#"{{"kind":"window","lateness":{lateness}}}"#));
+            assert_eq!(late.unwrap().lateness_ms, Some(expected));
+        }
         for (body, named) in [
+            (
+                r#"{"kind":"window","lateness":"10"}"#,
+                "`lateness`: invalid value: string \"10\", expected a duration",
+            ),
+            (
+                r#"{"kind":"window","lateness":"3h"}"#,
+                "`lateness`: is longer than past windows are kept: 7200000 ms",
+            ),
+            (r#"{"kind":"unique","lateness":"1h"}"#, "`lateness`: is for `kind` window"),
             (
                 r#"{"kind":"window","window":["fixed",5]}"#,
                 "`window`: invalid type: sequence, expected an object",

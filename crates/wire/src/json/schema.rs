@@ -102,6 +102,24 @@ described! {
         ],
         "examples": ["user-7"],
     });
+    /// A time, as text or in milliseconds.
+    MomentSchema = "Moment": json!({
+        "description": "A time as RFC 3339, or in milliseconds since 1970.",
+        "oneOf": [
+            {"type": "string", "format": "date-time"},
+            {"type": "integer", "format": "uint64", "minimum": 0},
+        ],
+        "examples": ["2026-02-23T10:00:00Z", 1_771_840_800_000_u64],
+    });
+    /// A duration, as text or in milliseconds.
+    DurationSchema = "Duration": json!({
+        "description": "A duration like 500ms, 90s, 15m, 24h or 7d, or in milliseconds.",
+        "oneOf": [
+            {"type": "string", "pattern": DURATION_PATTERN},
+            {"type": "integer", "format": "uint64", "minimum": 0},
+        ],
+        "examples": ["15m", 900_000],
+    });
     /// How long something is set aside.
     HoldTtlSchema = "HoldTtlMs": json!({
         "description": "Milliseconds from now, at most 30 days.",

@@ -53,10 +53,10 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// A million arguments is what Redis allowed before 7.0. Keys have at most 512 bytes and numbers 20, so 1 MiB leaves
-    /// room for policies and sketches. 64 MiB is a full `MSET` of half a million counters with long names.
+    /// A million arguments is what Redis allowed before 7.0. Keys have at most 512 bytes and numbers 20; 8 MiB is more than what any
+    /// counter is restored from. 64 MiB is a full `MSET` of half a million counters with long names.
     pub const DEFAULT: Limits =
-        Limits { arguments: 1024 * 1024, argument_bytes: 1024 * 1024, frame_bytes: 64 * 1024 * 1024 };
+        Limits { arguments: 1024 * 1024, argument_bytes: 8 * 1024 * 1024, frame_bytes: 64 * 1024 * 1024 };
 }
 
 impl Default for Limits {

@@ -2,11 +2,14 @@
 
 use std::io::{self, BufRead, Read};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use quipu_wire::json::request::Integer;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::rows::{Fields, ROW_BYTES_MAX, Row, expires_at};
+use super::rows::{BODY_ROW_BYTES_MAX, Fields, Row, RowBody, expires_at};
+use crate::cli::counter::time_ms;
 
 /// The rows of an NDJSON file.
 pub struct NdjsonRows {
@@ -27,21 +30,25 @@ struct Object {
     expires_at: Option<Time>,
     /// As replies say it beside an `expiresAt` that cannot.
     expires_at_ms: Option<u64>,
+    /// What it has beyond its numbers, in base64; then it counts what `kind` says, and `updatedAt` counts too.
+    body: Option<String>,
+    kind: Option<String>,
+    updated_at: Option<String>,
     // What follows is passed over; see `rows::PASSED_OVER`.
     #[serde(rename = "version")]
     _version: Option<IgnoredAny>,
-    #[serde(rename = "updatedAt")]
-    _updated_at: Option<IgnoredAny>,
     #[serde(rename = "valueText")]
     _value_text: Option<IgnoredAny>,
     #[serde(rename = "exists")]
     _exists: Option<IgnoredAny>,
-    #[serde(rename = "kind")]
-    _kind: Option<IgnoredAny>,
     #[serde(rename = "mode")]
     _mode: Option<IgnoredAny>,
     #[serde(rename = "exact")]
     _exact: Option<IgnoredAny>,
+    #[serde(rename = "standardError")]
+    _standard_error: Option<IgnoredAny>,
+    #[serde(rename = "hasBody")]
+    has_body: Option<bool>,
     #[serde(rename = "stalenessMs")]
     _staleness_ms: Option<IgnoredAny>,
 }
@@ -69,14 +76,15 @@ impl NdjsonRows {
         loop {
             self.text.clear();
             self.line += 1;
-            let limit = ROW_BYTES_MAX as u64 + 1;
+            let limit = BODY_ROW_BYTES_MAX as u64 + 1;
             let count = (&mut self.input).take(limit).read_until(b'\n', &mut self.text)?;
             if count == 0 {
                 return Ok(None);
             }
             if count as u64 == limit && self.text.last() != Some(&b'\n') {
                 self.input.skip_until(b'\n')?;
-                return Ok(Some(Err(format!("longer than {ROW_BYTES_MAX} bytes; is a line end missing?"))));
+                let reason = format!("longer than {BODY_ROW_BYTES_MAX} bytes; is a line end missing?");
+                return Ok(Some(Err(reason)));
             }
             let text = self.text.trim_ascii();
             if !text.is_empty() {
@@ -93,7 +101,7 @@ fn convert(text: &[u8], row: &mut Row) -> Result<(), String> {
     let object: Object = serde_json::from_slice(text).map_err(|error| {
         let text = error.to_string();
         match text.split_once(", expected one of") {
-            Some((what, _)) => format!("{what}; there are key, keyBase64, value, ttlMs and expiresAt"),
+            Some((what, _)) => format!("{what}; there are key, keyBase64, value, ttlMs, expiresAt and body"),
             // It names the line of this one text; only the column helps.
             None => text.replace(" at line 1 column", " at column"),
         }
@@ -108,5 +116,20 @@ fn convert(text: &[u8], row: &mut Row) -> Result<(), String> {
             (None, Some(Time::Text(text))) => Some(expires_at(text)?),
         },
     };
-    fields.fill(row, object.value.0)
+    fields.fill(row, object.value.0)?;
+    let is_more = object.has_body == Some(true) || object.kind.as_deref().is_some_and(|kind| kind != "sum");
+    row.body = match &object.body {
+        Some(body) => Some(RowBody {
+            bytes: STANDARD.decode(body).map_err(|error| format!("body: {error}"))?,
+            updated_at_ms: object.updated_at.as_deref().and_then(time_ms).unwrap_or(u64::MAX),
+        }),
+        None if is_more => {
+            return Err(
+                "the counter is more than its number, and `body` is missing; `quipu export` writes it"
+                    .to_owned(),
+            );
+        }
+        None => None,
+    };
+    Ok(())
 }

@@ -14,10 +14,21 @@ use crate::cli::export::Format;
 /// The longest row. The longest key takes 512 bytes, six times that where each is written as an escape in JSON; the
 /// rest is room for columns we pass over. It bounds what a missing quote or line end makes us hold.
 pub const ROW_BYTES_MAX: usize = 64 * 1024;
+/// The longest row with a `body`: 8 MiB in base64, and the rest.
+pub const BODY_ROW_BYTES_MAX: usize = 11 << 20;
 
 /// Fields that an export, or a reply of the API, holds beside those that are imported.
 pub const PASSED_OVER: &[&str] =
     &["version", "updatedAt", "valueText", "exists", "kind", "mode", "exact", "stalenessMs"];
+
+/// What a counter has beyond its numbers, and when it last changed.
+#[derive(Debug, PartialEq, Eq)]
+pub struct RowBody {
+    /// As it is stored.
+    pub bytes: Vec<u8>,
+    /// In UTC milliseconds.
+    pub updated_at_ms: u64,
+}
 
 /// One counter.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -30,6 +41,8 @@ pub struct Row {
     pub value: i64,
     /// When the counter ceases to exist.
     pub expiry: Expiry,
+    /// What else it has, if it is more than a number.
+    pub body: Option<RowBody>,
 }
 
 /// When a counter ceases to exist.
@@ -110,6 +123,7 @@ impl Fields<'_> {
             return Err(format!("key: a key has 1 to {KEY_BYTES_MAX} bytes, not {}", row.key.len()));
         }
         row.value = value;
+        row.body = None;
         row.expiry = match (self.ttl_ms, self.expires_at_ms) {
             (None, None) => Expiry::Never,
             (Some(0), None) => return Err("ttlMs: must be at least 1".to_owned()),
@@ -131,7 +145,7 @@ pub fn expires_at(text: &str) -> Result<u64, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{BadRow, Expiry, Format, ROW_BYTES_MAX, Row, Rows};
+    use super::{BODY_ROW_BYTES_MAX, BadRow, Expiry, Format, ROW_BYTES_MAX, Row, Rows};
     use std::io::Cursor;
 
     /// Every row, as `line key value expiry` or `line: reason`.
@@ -149,7 +163,11 @@ mod tests {
                 Expiry::In(ms) => format!(" in {ms}"),
                 Expiry::At(ms) => format!(" at {ms}"),
             };
-            found.push(read.map_or_else(shown, |()| format!("{} {key} {}{expiry}", row.line, row.value)));
+            let more =
+                row.body.as_ref().map_or_else(String::new, |body| format!(" with {} more", body.bytes.len()));
+            found.push(
+                read.map_or_else(shown, |()| format!("{} {key} {}{expiry}{more}", row.line, row.value)),
+            );
         }
         found
     }
@@ -244,12 +262,21 @@ mod tests {
                 ],
             ),
             (r#"{"key":"","value":1}"#, &["1: key: a key has 1 to 512 bytes, not 0"]),
+            (r#"{"key":"a","value":1,"kind":"window","body":"AA=="}"#, &["1 a 1 with 1 more"]),
+            (
+                r#"{"key":"a","value":1,"kind":"unique"}"#,
+                &["1: the counter is more than its number, and `body` is missing; `quipu export` writes it"],
+            ),
+            (r#"{"key":"a","value":1,"body":"!"}"#, &["1: body: Invalid symbol 33, offset 0."]),
             ("", &[]),
         ] {
             assert_eq!(read(Format::Ndjson, text.as_bytes()), expected, "{text:?}");
         }
         let unknown = &read(Format::Ndjson, br#"{"key":"a","value":1,"ttl":5}"#)[0];
-        assert_eq!(unknown, "1: unknown field `ttl`; there are key, keyBase64, value, ttlMs and expiresAt");
+        assert_eq!(
+            unknown,
+            "1: unknown field `ttl`; there are key, keyBase64, value, ttlMs, expiresAt and body"
+        );
     }
 
     /// What is too long is passed over in pieces, and the line behind it is read as if nothing had been.
@@ -265,10 +292,11 @@ mod tests {
         assert_eq!(read(Format::Csv, unbalanced.as_bytes()).len(), 1);
         let wide = format!("key,value\n{}\na,1\n", ",".repeat(1000));
         assert_eq!(read(Format::Csv, wide.as_bytes())[1], "3 a 1");
+        let long = "x".repeat(BODY_ROW_BYTES_MAX);
         let ndjson = format!("{{\"key\":\"{long}\"}}\n{{\"key\":\"a\",\"value\":1}}\n");
         assert_eq!(
             read(Format::Ndjson, ndjson.as_bytes()),
-            ["1: longer than 65536 bytes; is a line end missing?", "2 a 1"]
+            ["1: longer than 11534336 bytes; is a line end missing?", "2 a 1"]
         );
     }
 }

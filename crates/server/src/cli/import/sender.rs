@@ -8,6 +8,8 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use indicatif::ProgressBar;
+use quipu_counting::kinds::put_restored;
+use quipu_wire::dump::write_whole;
 use quipu_wire::resp::{Value, encode_command};
 
 use super::connection::{Broken, Connection, Target};
@@ -19,6 +21,8 @@ use crate::cli::progress;
 
 /// Rows of a package: enough that one sync of the disk serves many, few enough that a server's turn stays short.
 const PACKAGE_ROWS: usize = 1_000;
+/// Bytes of a package, about: counters that are more than a number may be long.
+const PACKAGE_BYTES: usize = 1 << 20;
 /// Packages under way: the next ones are made and sent while the server works. Their replies are far less than what a
 /// server buffers, so that neither side can wait for the other for ever.
 const UNDER_WAY_MAX: usize = 4;
@@ -103,7 +107,7 @@ impl<'a> Sender<'a> {
     /// Takes a row; returns whether a package went out, and replies may have come in.
     pub fn push(&mut self, row: &Row) -> Result<bool, Stop> {
         self.filling.add(row, &self.mode);
-        if self.filling.rows.len() < PACKAGE_ROWS {
+        if self.filling.rows.len() < PACKAGE_ROWS && self.filling.commands.len() < PACKAGE_BYTES {
             return Ok(false);
         }
         self.send()?;
@@ -206,15 +210,28 @@ impl Package {
             Mode::Set => String::new(),
             Mode::Add(prefix) => format!("{prefix}{}", row.line),
         };
-        let mut words: Vec<&[u8]> = match mode {
-            Mode::Set => vec![b"SET", &row.key, value],
-            Mode::Add(_) => vec![b"Q.ADD", &row.key, value, b"ID", id.as_bytes()],
+        // What the protocol can say; later than that is for ever to everybody.
+        let (option, ms) = match row.expiry {
+            Expiry::Never => ("", 0),
+            Expiry::In(ms) => ("PX", ms),
+            Expiry::At(ms) => ("PXAT", ms.min(i64::MAX as u64)),
         };
-        match row.expiry {
-            Expiry::Never => {}
-            Expiry::In(ms) => words.extend([b"PX", time.format(ms).as_bytes()]),
-            // What the protocol can say; later than that is for ever to everybody.
-            Expiry::At(ms) => words.extend([b"PXAT", time.format(ms.min(i64::MAX as u64)).as_bytes()]),
+        let ms = time.format(ms).as_bytes();
+        let mut payload = Vec::new();
+        let mut words: Vec<&[u8]> = match (mode, &row.body) {
+            (_, Some(body)) => {
+                let mut whole = Vec::new();
+                put_restored(&mut whole, body.updated_at_ms, row.value, &body.bytes);
+                write_whole(&mut payload, &whole);
+                vec![b"RESTORE", &row.key, ms, &payload, b"REPLACE"]
+            }
+            (Mode::Set, None) => vec![b"SET", &row.key, value],
+            (Mode::Add(_), None) => vec![b"Q.ADD", &row.key, value, b"ID", id.as_bytes()],
+        };
+        match (row.expiry, &row.body) {
+            (Expiry::Never, _) | (Expiry::In(_), Some(_)) => {}
+            (Expiry::At(_), Some(_)) => words.push(b"ABSTTL"),
+            (_, None) => words.extend([option.as_bytes(), ms]),
         }
         encode_command(&mut self.commands, &words);
         self.keys.extend_from_slice(&row.key);

@@ -5,7 +5,6 @@ use super::operations::{Body, JSON, Operation, Outcome, PLAIN};
 /// What every call that changes such a counter may be given in headers.
 const NAMED: &[&str] = &["Key", "IdempotencyKey", "RequestId"];
 const PROBLEMS: &[u16] = &[400, 403, 406, 408, 409, 413, 415, 422, 431, 503, 504];
-const UNNAMED_PROBLEMS: &[u16] = &[400, 403, 406, 408, 409, 413, 415, 431, 503, 504];
 const QUOTA_PROBLEMS: &[u16] = &[400, 403, 406, 408, 409, 413, 415, 422, 429, 431, 503, 504];
 const HOLD_PROBLEMS: &[u16] = &[400, 403, 404, 406, 408, 409, 413, 415, 431, 503, 504];
 /// The headers of quotas.
@@ -88,15 +87,16 @@ pub const OPERATIONS: &[Operation] = &[
         path: "/api/v1/counters/{key}/merge",
         summary: "Make several counters of uniques one",
         description: "The counter has then seen all that the sources have seen, each item once. Sources that do not exist have seen \
-            nothing; those that count by time give what is in their window. Made again, a merge changes nothing, so it needs no id.",
-        parameters: &["UniqueKey"],
+            nothing; those that count by time give what is in their window. A retry under the same id, with the same sources in any order, is told the first outcome, whatever \
+            they have seen meanwhile.",
+        parameters: &["UniqueKey", "IdempotencyKey", "RequestId"],
         body: Some(Body {
             schema: "Merge",
             is_required: true,
             example: r#"{"sources":["visitors:2026-02-22","visitors:2026-02-23"]}"#,
         }),
-        outcomes: &[done("They are merged.", "Seen", SEEN, &["ETag"])],
-        problems: UNNAMED_PROBLEMS,
+        outcomes: &[done("They are merged.", "Seen", SEEN, REPLAYED)],
+        problems: PROBLEMS,
     },
     Operation {
         id: "acquire",

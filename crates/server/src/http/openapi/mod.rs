@@ -34,9 +34,9 @@ use quipu_wire::json::reply::{
 };
 use quipu_wire::json::request::{AddBody, BatchAddBody, BatchGetBody, PolicyBody, SetBody};
 use quipu_wire::json::schema::{
-    CountSchema, DifferenceSchema, HoldTtlSchema, IntegerSchema, ItemSchema, KeyBase64Schema,
-    KeyOrBase64Schema, KeySchema, ReasonSchema, RequestIdSchema, SumSchema, TtlSchema, VersionSchema,
-    WindowSchema,
+    CountSchema, DifferenceSchema, DurationSchema, HoldTtlSchema, IntegerSchema, ItemSchema, KeyBase64Schema,
+    KeyOrBase64Schema, KeySchema, MomentSchema, ReasonSchema, RequestIdSchema, SumSchema, TtlSchema,
+    VersionSchema, WindowSchema,
 };
 use quipu_wire::json::unique::{MergeBody, ObserveBody, SeenBody};
 use serde_json::{Map, Value, json};
@@ -245,6 +245,8 @@ fn schemas(limits: &Limits) -> Value {
     add::<SumSchema>(&mut found);
     add::<WindowSchema>(&mut found);
     add::<IntegerSchema>(&mut found);
+    add::<MomentSchema>(&mut found);
+    add::<DurationSchema>(&mut found);
     add::<KeySchema>(&mut found);
     add::<KeyBase64Schema>(&mut found);
     add::<KeyOrBase64Schema>(&mut found);

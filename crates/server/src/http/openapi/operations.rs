@@ -119,7 +119,9 @@ pub(super) const OPERATIONS: &[Operation] = &[
         path: "/api/v1/counters/{key}/increment",
         summary: "Add to a counter",
         description: "Adds `delta`, 1 where nothing is said. A counter that does not exist is born with 0 before. With `min` \
-            or `max` a change whose result is outside is refused (409), or, with `saturate`, made as far as the bound.",
+            or `max` a change whose result is outside is refused (409), or, with `saturate`, made as far as the bound. With `at` a counter with \
+            a window counts it for that time, if it is no further back than its policy's `lateness` and at most a minute ahead; else it is \
+            refused (409, `out-of-time`) with `earliest` and `latest`.",
         parameters: CHANGE,
         body: Some(Body { schema: "Addition", is_required: false, example: r#"{"delta":1,"max":100}"# }),
         outcomes: &[changed(CHANGED)],
@@ -232,7 +234,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         path: "/api/v1/counters/batch-get",
         summary: "Read many counters",
         description: "Results come in the order of the keys; of a single server all as of one moment, of a cluster those of each \
-            partition.",
+            partition. With `bodies`, of up to 10 keys, each comes with all it has beyond its numbers, as `quipu export` writes it.",
         parameters: &["Consistency", "MaxStaleness"],
         body: Some(Body {
             schema: "BatchGet",
@@ -248,7 +250,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
         path: "/api/v1/counters",
         summary: "List counters",
         description: "Page by page: send the `cursor` of a page to get the next, until it is `null`. By key and without an \
-            order, a counter that exists all the time is on exactly one page, whatever is written meanwhile.",
+            order, a counter that exists all the time is on exactly one page, whatever is written meanwhile. The value of a counter of uniques by \
+            time is that of its newest bucket here; a read says how many there are in its window.",
         parameters: &["Prefix", "Order", "Limit", "Cursor"],
         outcomes: &[reply("One page.", "CounterList", "")],
         problems: READ_PROBLEMS,

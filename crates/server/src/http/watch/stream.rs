@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use futures_util::stream;
-use quipu_counting::{Cell, ListOrder, Listing, Reply};
+use quipu_counting::{ListOrder, Listed as Counter, Listing, Reply};
 use serde::Serialize;
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -96,7 +96,7 @@ enum Stage {
 
 /// Counters of prefixes.
 struct Listed {
-    counters: Vec<(Vec<u8>, Cell)>,
+    counters: Vec<Counter>,
     is_complete: bool,
     /// What changed after this event may not be in them.
     since: u64,
@@ -216,10 +216,11 @@ impl Stream {
         };
         let subscription = &self.parts.subscription;
         // What has changed since comes as changes: what was listed may be older or newer than the first of them.
-        let changed = subscription.changed(listed.counters.iter().map(|(key, _)| &key[..]), listed.since);
-        let unchanged = listed.counters.iter().filter(|(key, _)| !changed.contains(key));
+        let changed =
+            subscription.changed(listed.counters.iter().map(|counter| &counter.key[..]), listed.since);
+        let unchanged = listed.counters.iter().filter(|counter| !changed.contains(&counter.key));
         let states = known.iter().map(|change| change.json.clone());
-        let states = states.chain(unchanged.map(|(key, cell)| to_json(key, &Reply::state(Some(*cell)), 0)));
+        let states = states.chain(unchanged.map(state));
         let mut count = 0;
         let mut frame = String::new();
         if let Some(reason) = reason {
@@ -334,10 +335,14 @@ fn put_event(out: &mut String, name: &str, id: Option<&str>, json: &[u8]) {
     let _ = write!(out, "data: {}\n\n", String::from_utf8_lossy(json));
 }
 
+fn state(counter: &Counter) -> Bytes {
+    to_json(&counter.key, &Reply { kind: counter.kind(), ..Reply::state(Some(counter.cell)) }, 0)
+}
+
 /// The first counters of these prefixes, and whether that is all.
-async fn list(app: &Arc<App>, prefixes: &[Arc<[u8]>]) -> Result<(Vec<(Vec<u8>, Cell)>, bool, Room), Refused> {
+async fn list(app: &Arc<App>, prefixes: &[Arc<[u8]>]) -> Result<(Vec<Counter>, bool, Room), Refused> {
     let room = app.load.reserve(STATE_MAX * STATE_COUNTER_BYTES)?;
-    let mut counters: Vec<(Vec<u8>, Cell)> = Vec::new();
+    let mut counters: Vec<Counter> = Vec::new();
     let mut is_complete = true;
     for prefix in prefixes {
         let limit = STATE_MAX - counters.len();
@@ -350,7 +355,7 @@ async fn list(app: &Arc<App>, prefixes: &[Arc<[u8]>]) -> Result<(Vec<(Vec<u8>, C
         counters.extend(page.counters);
     }
     // Prefixes may overlap.
-    counters.sort_unstable_by(|(key, _), (other, _)| key.cmp(other));
-    counters.dedup_by(|(key, _), (other, _)| key == other);
+    counters.sort_unstable_by(|one, other| one.key.cmp(&other.key));
+    counters.dedup_by(|one, other| one.key == other.key);
     Ok((counters, is_complete, room))
 }

@@ -1,5 +1,6 @@
 //! OBJECT, MEMORY USAGE, DUMP and RESTORE: a counter as Redis would keep it.
 
+use quipu_counting::kinds::read_restored as read_restored_whole;
 use quipu_counting::{Action, Condition, Expiry, Set, Unique};
 use quipu_wire::commands::Command;
 use quipu_wire::dump::{DumpError, Value, read_value};
@@ -62,6 +63,7 @@ pub fn restore(draft: &mut Draft, arguments: Arguments<'_, '_>) -> Drafted {
             unique.put(&mut stored);
             Action::Replace { sketch: draft.batch.intern(&stored), expiry, condition }
         }
+        Restored::Whole(whole) => Action::Restore { whole: draft.batch.intern(&whole), expiry, condition },
     };
     draft.request(key, action, Plan::Restored);
     Ok(())
@@ -71,6 +73,8 @@ pub fn restore(draft: &mut Draft, arguments: Arguments<'_, '_>) -> Drafted {
 enum Restored {
     Integer(i64),
     Sketch(Unique),
+    /// As `quipu export` has it.
+    Whole(Vec<u8>),
 }
 
 fn read_restored(time: &[u8], payload: &[u8], is_absolute: bool) -> Result<(Restored, Expiry), Complaint> {
@@ -82,6 +86,8 @@ fn read_restored(time: &[u8], payload: &[u8], is_absolute: bool) -> Result<(Rest
     })?;
     let value = match value {
         Value::Integer(value) => Restored::Integer(value),
+        Value::Whole(whole) if read_restored_whole(&whole).is_some() => Restored::Whole(whole),
+        Value::Whole(_) => return Err("ERR Bad data format".into()),
         Value::Text(text) => match (parse_i64(&text), Unique::from_redis(&text)) {
             (Some(value), _) => Restored::Integer(value),
             (None, Ok(unique)) => Restored::Sketch(unique),

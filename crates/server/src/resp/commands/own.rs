@@ -1,7 +1,8 @@
 //! Commands that Redis does not have.
 //!
 //! ```text
-//!   Q.ADD key delta [ID id] [MIN n] [MAX n] [SATURATE] [PX ms] [IFVERSION v]   -> [value, applied, version, duplicate]
+//!   Q.ADD key delta [ID id] [MIN n] [MAX n] [SATURATE] [PX ms] [IFVERSION v] [AT ms]
+//!                                                                              -> [value, applied, version, duplicate]
 //!   Q.BATCH producer epoch seq key delta [key delta ...]                       -> [last_seq, duplicate]
 //!   Q.STAT key                                                                 -> map
 //!   Q.HOT [n]                                                                  -> map, its keys as [key, rate, share]
@@ -10,7 +11,7 @@
 
 use quipu_counting::hot::{HOT_KEYS_DEFAULT, HOT_KEYS_MAX};
 use quipu_counting::{
-    Action, Add, Condition, Counters, GroupKind, HotKey, HotKeys, ID_BYTES_MAX, KEY_BYTES_MAX, Policy,
+    Action, Add, Condition, Counters, GroupKind, HotKey, HotKeys, ID_BYTES_MAX, KEY_BYTES_MAX, Policy, Told,
 };
 use quipu_wire::commands::Command;
 use quipu_wire::json::hot::rounded;
@@ -27,7 +28,7 @@ use crate::resp::plan::{Draft, Plan};
 pub fn add(draft: &mut Draft, arguments: Arguments<'_, '_>, now_ms: u64) -> Drafted {
     let Some([_, key, delta]) = arguments.first() else { return Err(errors::wrong_arity("q.add").into()) };
     let mut add = Add::plain(integer(delta)?);
-    let mut id: Option<&[u8]> = None;
+    let (mut id, mut told): (Option<&[u8]>, Told<'_>) = (None, Told::default());
     let mut given: Vec<&[u8]> = Vec::new();
     let mut words = arguments.tail(3).iter();
     while let Some(word) = words.next() {
@@ -52,6 +53,8 @@ pub fn add(draft: &mut Draft, arguments: Arguments<'_, '_>, now_ms: u64) -> Draf
             add.expiry = Deadline::InMilliseconds.positive(value, now_ms, "q.add")?;
         } else if is_option(word, "ifversion") {
             add.condition = Condition::Version(unsigned(value, "version")?);
+        } else if is_option(word, "at") {
+            told.at_ms = Some(unsigned(value, "time")?);
         } else {
             return Err(errors::SYNTAX.into());
         }
@@ -60,9 +63,10 @@ pub fn add(draft: &mut Draft, arguments: Arguments<'_, '_>, now_ms: u64) -> Draf
         return Err("ERR MIN can't be greater than MAX".into());
     }
     check_key(key)?;
+    let action = draft.batch.addition(add, &told);
     match id {
-        Some(id) => draft.batch.push_with_id(key, Action::Add(add), id, 0),
-        None => draft.batch.push(key, Action::Add(add)),
+        Some(id) => draft.batch.push_with_id(key, action, id, 0),
+        None => draft.batch.push(key, action),
     };
     draft.plans.push(Plan::Addition);
     Ok(())

@@ -8,7 +8,7 @@
 //! They speak of all counters on every port: one number cannot say which part of them it is about, and so clients of the
 //! Redis Cluster protocol ask any node. For the same reason a sum that lacks a partition is an error here.
 
-use quipu_counting::{Counters, ListOrder, Listing, Unavailable};
+use quipu_counting::{Counters, ListOrder, Listed, Listing, Unavailable};
 use quipu_wire::number::parse_i64;
 use quipu_wire::resp::{Arguments, Encoder, Protocol, errors};
 
@@ -63,7 +63,7 @@ pub fn answer_top(
     let page = counters.list(&listing, now_ms)?;
     let is_in_pairs = protocol == Protocol::Resp3;
     encoder.array(page.counters.len() * if is_in_pairs { 1 } else { 2 });
-    for (key, cell) in &page.counters {
+    for Listed { key, cell, .. } in &page.counters {
         if is_in_pairs {
             encoder.array(2);
         }
