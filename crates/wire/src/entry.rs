@@ -21,6 +21,7 @@
 //!                                      conditions, which is remembered with its outcome at the section's time
 //!           | 0x0d id:v times:v delta:z  add so many times, delta in all: version + times
 //!           | 0x0e id:v cell events    put, and the body changes by these events (see `quipu_counting::body`)
+//!           | 0x10 key keep_ms:v change  a row of the counter's trail, kept so long (see `crate::audit`); an empty key stands for all
 //!           | 0x0f id:v key cell       define: as 0x02, of a counter with a body, which is in the checkpoint or known already
 //! key      := length:v bytes          producer, pattern, events: the same
 //! cell     := value:z version:v updated_at_ms:v birth:v expires:v
@@ -29,8 +30,9 @@
 //! outcome  := flags:1 value:z change:z version:v birth:v      (change: value minus previous, wrapping)
 //!             (flags: bits 0-5 refusal number, bit 6 existed, bit 7 exists)
 //! session  := epoch:v sequence:v refusal:1
-//! policy   := flags:1 [min:z] [max:z] [ttl_ms:v] [kind:1] [frame keep_ms:v] [limit:z] [history]
-//!             (flags: 1 min, 2 max, 4 ttl, 8 saturate, 16 disabled, 32 kind, 64 window, 128 limit; of kind, bit 7: soft, bit 6: history)
+//! policy   := flags:1 [min:z] [max:z] [ttl_ms:v] [kind:1] [frame keep_ms:v] [limit:z] [history] [more:v [audit_ms:v]]
+//!             (flags: 1 min, 2 max, 4 ttl, 8 saturate, 16 disabled, 32 kind, 64 window, 128 limit; of kind, bit 7: soft, bit 6: history,
+//!             bit 5: more; of more, bit 0: audit)
 //! history  := minutes_ms:v hours_ms:v days_ms:v
 //! v = unsigned LEB128, z = zigzag LEB128; fixed numbers little-endian
 //! ```
@@ -133,6 +135,15 @@ pub enum Effect<'a> {
     },
     /// Every cell of the partition is removed.
     Clear,
+    /// A row of a trail.
+    Audit {
+        /// Of which counter; empty for all.
+        key: &'a [u8],
+        /// How long it is kept.
+        keep_ms: u64,
+        /// The row, see [`crate::audit`].
+        change: &'a [u8],
+    },
 }
 
 /// Appends the header of a section whose effects are `effects`.
@@ -244,6 +255,14 @@ pub fn put_clear(out: &mut Vec<u8>) {
     out.push(0x0b);
 }
 
+/// Appends a row of a trail.
+pub fn put_audit(out: &mut Vec<u8>, key: &[u8], keep_ms: u64, change: &[u8]) {
+    out.push(0x10);
+    put_bytes(out, key);
+    put_varint(out, keep_ms);
+    put_bytes(out, change);
+}
+
 /// The sections of a record.
 pub fn sections(record: &[u8]) -> impl Iterator<Item = Result<Section<'_>, Malformed>> {
     let mut reader = Reader::new(record);
@@ -315,6 +334,11 @@ fn read_effect<'a>(reader: &mut Reader<'a>) -> Result<Effect<'a>, Malformed> {
         },
         0x0e => Effect::PutWhole { id: reader.id()?, cell: reader.cell()?, events: reader.bytes()? },
         0x0d => Effect::Add { id: reader.id()?, times: reader.varint()?, delta: reader.zigzag()? },
+        0x10 => Effect::Audit {
+            key: reader.bytes_up_to(KEY_BYTES_MAX)?,
+            keep_ms: reader.varint()?,
+            change: reader.bytes()?,
+        },
         _ => return Err(Malformed("unknown effect; written by a newer version?")),
     })
 }
@@ -362,7 +386,8 @@ pub fn put_refusal(out: &mut Vec<u8>, refusal: Option<Refusal>) {
 /// Appends a policy.
 pub fn put_policy_value(out: &mut Vec<u8>, policy: &Policy) {
     let bit = |condition: bool, bit: u8| if condition { bit } else { 0 };
-    let has_kind = policy.kind.is_some() || policy.soft || policy.history.is_some();
+    let has_more = policy.audit_ms.is_some();
+    let has_kind = policy.kind.is_some() || policy.soft || policy.history.is_some() || has_more;
     out.push(
         bit(policy.min.is_some(), 1)
             | bit(policy.max.is_some(), 2)
@@ -384,7 +409,11 @@ pub fn put_policy_value(out: &mut Vec<u8>, policy: &Policy) {
     }
     if has_kind {
         let kind = policy.kind.map_or(0, |kind| 1 + kind as u8);
-        out.push(kind | bit(policy.soft, POLICY_SOFT) | bit(policy.history.is_some(), POLICY_HISTORY));
+        out.push(
+            kind | bit(policy.soft, POLICY_SOFT)
+                | bit(policy.history.is_some(), POLICY_HISTORY)
+                | bit(has_more, POLICY_MORE),
+        );
     }
     if let Some(keeping) = &policy.window {
         let mut frame = Vec::new();
@@ -398,10 +427,18 @@ pub fn put_policy_value(out: &mut Vec<u8>, policy: &Policy) {
     if let Some(history) = &policy.history {
         put_retention(out, history);
     }
+    if has_more {
+        put_varint(out, if policy.audit_ms.is_some() { POLICY_MORE_AUDIT } else { 0 });
+    }
+    if let Some(audit_ms) = policy.audit_ms {
+        put_varint(out, audit_ms);
+    }
 }
 
 const POLICY_SOFT: u8 = 0x80;
 const POLICY_HISTORY: u8 = 0x40;
+const POLICY_MORE: u8 = 0x20;
+const POLICY_MORE_AUDIT: u64 = 1;
 
 /// Appends bytes behind their length.
 pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
@@ -577,12 +614,13 @@ impl<'a> Reader<'a> {
             disabled: flags & 16 != 0,
             ..Policy::default()
         };
-        let mut has_history = false;
+        let (mut has_history, mut has_more) = (false, false);
         if flags & 32 != 0 {
             let kind = self.byte()?;
             policy.soft = kind & POLICY_SOFT != 0;
             has_history = kind & POLICY_HISTORY != 0;
-            policy.kind = match usize::from(kind & !POLICY_SOFT & !POLICY_HISTORY) {
+            has_more = kind & POLICY_MORE != 0;
+            policy.kind = match usize::from(kind & !POLICY_SOFT & !POLICY_HISTORY & !POLICY_MORE) {
                 0 => None,
                 number => {
                     let known = Kind::ALL.get(number - 1);
@@ -600,6 +638,15 @@ impl<'a> Reader<'a> {
         if has_history {
             let (minutes_ms, hours_ms, days_ms) = (self.varint()?, self.varint()?, self.varint()?);
             policy.history = Some(Retention { minutes_ms, hours_ms, days_ms });
+        }
+        if has_more {
+            let more = self.varint()?;
+            if more & !POLICY_MORE_AUDIT != 0 {
+                return Err(Malformed("unknown part of a policy; written by a newer version?"));
+            }
+            if more & POLICY_MORE_AUDIT != 0 {
+                policy.audit_ms = Some(self.varint()?);
+            }
         }
         Ok(policy)
     }

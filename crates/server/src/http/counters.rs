@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
-use quipu_counting::{Action, Add, Batch, Condition, Freshness, Refusal, Reply};
+use quipu_counting::{Action, Add, Batch, Condition, Freshness, Refusal, Reply, Told};
 use quipu_wire::json::hold::{AdjustBody, AdjustedBody};
 use quipu_wire::json::problem::Problem;
 use quipu_wire::json::request::{AddBody, BodyError, Direction, NoFields, SetBody};
@@ -147,7 +147,12 @@ pub async fn adjust(
 ) -> Answer {
     let body = body.parse::<AdjustBody>()?;
     let (add, reason) = body.to_adjustment()?;
-    let with = |condition| Ok(Action::Add(Add { condition, ..add }));
+    let mut payload = Vec::new();
+    Told { reason: Some(reason), ..Told::default() }.put(&mut payload);
+    let with = |condition, batch: &mut Batch| {
+        let told = batch.intern(&payload);
+        Ok(Action::Told { add: Add { condition, ..add }, told })
+    };
     let reply = changed(&app, &key, &id, &condition, with).await?;
     if reply.refusal.is_some() {
         return Ok(answer::change(&key, &reply));
@@ -166,7 +171,8 @@ async fn change(
     precondition: &Precondition,
     action: impl Fn(Condition) -> Result<Action, BodyError>,
 ) -> Answer {
-    Ok(answer::change(key, &changed(app, key, id, precondition, action).await?))
+    let with = |condition, _: &mut Batch| action(condition);
+    Ok(answer::change(key, &changed(app, key, id, precondition, with).await?))
 }
 
 async fn changed(
@@ -174,10 +180,12 @@ async fn changed(
     key: &[u8],
     id: &RequestId,
     precondition: &Precondition,
-    action: impl Fn(Condition) -> Result<Action, BodyError>,
+    action: impl Fn(Condition, &mut Batch) -> Result<Action, BodyError>,
 ) -> Result<Reply, Refused> {
+    let mut batch = Batch::default();
     if let Some(condition) = precondition.simple() {
-        return run_one(app, Batch::default(), key, id.bytes(), action(condition)?).await;
+        let action = action(condition, &mut batch)?;
+        return run_one(app, batch, key, id.bytes(), action).await;
     }
     if id.0.is_some() {
         // A retry would find the counter in another state, and be another request.
@@ -188,8 +196,9 @@ async fn changed(
     for _ in 0..ATTEMPTS_MAX {
         let (found, _) = look(app, key, Freshness::Strong).await?;
         let live = found.exists.then_some(&found.cell);
-        let action = action(precondition.in_state(live))?;
-        let reply = run_one(app, Batch::default(), key, id.bytes(), action).await?;
+        let mut batch = Batch::default();
+        let action = action(precondition.in_state(live), &mut batch)?;
+        let reply = run_one(app, batch, key, id.bytes(), action).await?;
         // Refused although it held a moment ago: somebody was faster.
         if reply.refusal != Some(Refusal::ConditionUnmet) || !precondition.holds(live) {
             return Ok(reply);

@@ -19,10 +19,11 @@ use quipu_counting::{Cell, Detail, Kind, ListOrder, ListPage, NEVER, Policy, Ref
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::schema::{DifferenceSchema, KeyBase64Schema, KeySchema, SumSchema};
+use super::schema::{AuditKeptSchema, DifferenceSchema, KeyBase64Schema, KeySchema, SumSchema};
 use super::timestamp::{LAST_MS, rfc3339};
 use super::window::{HistoryBody, KindName, WindowBody};
 use super::{cursor, text_if_large};
+use crate::duration::duration_text;
 use crate::refusal::{Presentation, of_refusal};
 
 /// A counter's name in a reply.
@@ -416,6 +417,10 @@ pub struct PolicyReply {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     history: Option<HistoryBody>,
+    /// How long it stays known who changed a counter, when and why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, value_type = Option<AuditKeptSchema>)]
+    audit: Option<String>,
 }
 
 fn is_not(flag: &bool) -> bool {
@@ -439,6 +444,7 @@ impl PolicyReply {
             limit: policy.limit,
             soft: policy.soft,
             history: policy.history.map(HistoryBody::of),
+            audit: policy.audit_ms.map(duration_text),
         }
     }
 }

@@ -13,9 +13,10 @@ use serde::de::{self, DeserializeOwned, Deserializer, MapAccess, Visitor};
 use utoipa::ToSchema;
 
 use super::EXACT_INTEGER_MAX;
+use super::audit::Kept;
 use super::schema::{
-    CountSchema, IntegerSchema, KeyBase64Schema, KeyOrBase64Schema, KeySchema, RequestIdSchema, TtlSchema,
-    VersionSchema,
+    AuditKeptSchema, CountSchema, IntegerSchema, KeyBase64Schema, KeyOrBase64Schema, KeySchema,
+    RequestIdSchema, TtlSchema, VersionSchema,
 };
 use super::window::{HistoryBody, KindName, WindowBody};
 use crate::number::parse_i64;
@@ -456,6 +457,9 @@ pub struct PolicyBody {
     /// How long what the value was stays known.
     #[schema(value_type = Option<HistoryBody>)]
     pub history: Option<Object<HistoryBody>>,
+    /// How long it stays known who changed a counter, when and why, like `30d`.
+    #[schema(value_type = Option<AuditKeptSchema>)]
+    pub audit: Option<Kept>,
 }
 
 impl PolicyBody {
@@ -490,6 +494,7 @@ impl PolicyBody {
             limit,
             soft: self.soft,
             history: self.history.as_ref().map(|history| history.0.to_retention()).transpose()?,
+            audit_ms: self.audit.map(Kept::to_ms).transpose()?,
         })
     }
 }

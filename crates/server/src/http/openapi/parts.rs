@@ -1,5 +1,6 @@
 //! What calls share: parameters, headers of replies, and problems.
 
+use quipu_counting::audit::AUDIT_PAGE_MAX;
 use quipu_counting::hot::{HOT_KEYS_DEFAULT, HOT_KEYS_MAX};
 use quipu_counting::{ID_BYTES_MAX, KEY_BYTES_MAX};
 use quipu_wire::json::schema::DURATION_PATTERN;
@@ -7,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::kinds::RATE_LIMIT;
 use super::{PROBLEM_JSON, reference};
+use crate::http::audit;
 use crate::http::list::{LIMIT_DEFAULT, LIMIT_MAX};
 use crate::http::watch;
 
@@ -97,6 +99,16 @@ pub fn parameters() -> Value {
             "name": "limit", "in": "query", "example": 100,
             "schema": {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT_DEFAULT},
             "description": "The most counters of a page.",
+        },
+        "AuditLimit": {
+            "name": "limit", "in": "query", "example": 100,
+            "schema": {"type": "integer", "minimum": 1, "maximum": AUDIT_PAGE_MAX, "default": audit::LIMIT_DEFAULT},
+            "description": "The most changes of a page.",
+        },
+        "AuditCursor": {
+            "name": "cursor", "in": "query",
+            "schema": {"type": "string", "pattern": "^([A-Za-z0-9_-]{10}[AEIMQUYcgkosw048])?$"},
+            "description": "The `cursor` of the page before; leave it out, or empty, for the newest changes.",
         },
         "Number": {
             "name": "n", "in": "query", "example": 20,
