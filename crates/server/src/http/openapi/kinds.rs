@@ -3,7 +3,7 @@
 use super::operations::{Body, JSON, Operation, Outcome, PLAIN};
 
 /// What every call that changes such a counter may be given in headers.
-const NAMED: &[&str] = &["Key", "IdempotencyKey", "RequestId"];
+const NAMED: &[&str] = &["Key", "IdempotencyKey", "RequestId", "Actor"];
 const PROBLEMS: &[u16] = &[400, 403, 406, 408, 409, 413, 415, 422, 431, 503, 504];
 const UNNAMED_PROBLEMS: &[u16] = &[400, 403, 406, 408, 409, 413, 415, 431, 503, 504];
 const QUOTA_PROBLEMS: &[u16] = &[400, 403, 406, 408, 409, 413, 415, 422, 429, 431, 503, 504];
@@ -60,7 +60,7 @@ pub const OPERATIONS: &[Operation] = &[
         summary: "Correct a counter",
         description: "Adds `delta` as an increment does, and says why: the reason is required. Counters of uniques cannot be \
             corrected (409).",
-        parameters: &["Key", "IdempotencyKey", "RequestId", "IfMatch", "IfNoneMatch"],
+        parameters: &["Key", "IdempotencyKey", "RequestId", "Actor", "IfMatch", "IfNoneMatch"],
         body: Some(Body {
             schema: "Adjustment",
             is_required: true,
@@ -77,7 +77,7 @@ pub const OPERATIONS: &[Operation] = &[
         summary: "Note what was seen",
         description: "How many different items there were: the very number up to 256, then an estimate with a standard error of \
             0.81 %. A counter that does not exist becomes one of uniques; others refuse (409). Up to 10,000 items a call.",
-        parameters: &["UniqueKey", "IdempotencyKey", "RequestId"],
+        parameters: &["UniqueKey", "IdempotencyKey", "RequestId", "Actor"],
         body: Some(Body { schema: "Observation", is_required: true, example: r#"{"items":["u1","u2"]}"# }),
         outcomes: &[done("The items are known.", "Seen", SEEN, REPLAYED)],
         problems: PROBLEMS,
@@ -110,7 +110,7 @@ pub const OPERATIONS: &[Operation] = &[
             may stand in a policy. The first call with a window makes a counter by time; sliding windows of other lengths may then \
             be asked of the same counter. Of a window of other kind, `type` says which: around the boundary of fixed and calendar windows \
             twice the limit can pass, a sliding one never lets more pass in any span of its length.",
-        parameters: &["WindowKey", "IdempotencyKey", "RequestId"],
+        parameters: &["WindowKey", "IdempotencyKey", "RequestId", "Actor"],
         body: Some(Body {
             schema: "Acquisition",
             is_required: false,
@@ -127,7 +127,7 @@ pub const OPERATIONS: &[Operation] = &[
         summary: "Count within several limits",
         description: "All of them leave room, and each item is counted, or nothing is (429, with the item that refused). In a cluster the \
             keys must share a slot: `calls:{user-7}:minute` and `calls:{user-7}:month` do.",
-        parameters: &["IdempotencyKey", "RequestId"],
+        parameters: &["IdempotencyKey", "RequestId", "Actor"],
         body: Some(Body {
             schema: "AcquireAll",
             is_required: true,

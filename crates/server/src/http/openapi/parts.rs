@@ -1,6 +1,6 @@
 //! What calls share: parameters, headers of replies, and problems.
 
-use quipu_counting::audit::AUDIT_PAGE_MAX;
+use quipu_counting::audit::{ACTOR_BYTES_MAX, AUDIT_PAGE_MAX};
 use quipu_counting::hot::{HOT_KEYS_DEFAULT, HOT_KEYS_MAX};
 use quipu_counting::{ID_BYTES_MAX, KEY_BYTES_MAX};
 use quipu_wire::json::schema::DURATION_PATTERN;
@@ -78,6 +78,11 @@ pub fn parameters() -> Value {
             "name": "X-Request-Id", "in": "header", "schema": id, "example": "8f14e45f",
             "description": "Stands in for `Idempotency-Key` where that is absent, unless the server is told to ignore it \
                 (`http.x_request_id = \"ignore\"`). Every reply repeats it.",
+        },
+        "Actor": {
+            "name": "X-Quipu-Actor", "in": "header", "example": "billing",
+            "schema": {"type": "string", "maxLength": ACTOR_BYTES_MAX, "pattern": "^[!-~]*$"},
+            "description": "Who asks, for the trail of the counter, where a policy has one kept.",
         },
         "IfMatch": {
             "name": "If-Match", "in": "header", "schema": tags, "example": "\"12-7\"",
