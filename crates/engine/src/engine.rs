@@ -39,7 +39,7 @@ pub struct Engine {
     pub(crate) cold: Arc<dyn ColdStore>,
     /// End in the log of the last change of a policy.
     pub(crate) policies_offset: AtomicU64,
-    /// Whether some policy has a trail kept; said before it holds, so that whoever sees it hold has heard of it.
+    /// Whether some policy has a trail kept; changed with all partitions locked, so whoever holds one knows.
     pub(crate) audits: AtomicBool,
     pub(crate) durability: Durability,
     pub(crate) id_window_ms: u64,

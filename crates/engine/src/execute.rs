@@ -183,9 +183,8 @@ impl Engine {
             Scope::Node => self.lock_touched(batch, &scratch.places),
             Scope::Partition { index, .. } => self.lock_one(index, batch, &scratch.places)?,
         };
-        let wants_trail = |held: &Partition| held.policies.longest_audit_ms().is_some();
-        if appender.is_some() && !audits && guards.iter().flatten().any(|held| wants_trail(held)) {
-            // A policy came between the reservation and the locks.
+        if appender.is_some() && !audits && self.audits() {
+            // A policy came between the reservation and the locks, under which it is said.
             drop((guards, appender));
             return self.attempt_with(batch, now_ms, fetched, yields, scope, scratch);
         }
