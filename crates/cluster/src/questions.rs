@@ -23,6 +23,8 @@
 //! 38 version:v (0 | 1 interest) count:v partition:v*    what changed of what I watch?
 //!     -> 0 say what you watch | 1 is_new:1 count:v (partition:v (4 not here | bits:1 count:v key*))*     bits: 1 cleared, 2 lost
 //! interest := count:v key* count:v prefix*
+//! 41 partition:v audit_query    a page of a counter's trail, if you lead the partition -> more:1 (0 | 1 since_ms:v) count:v change*
+//! audit_query := key from_ms:v to_ms:v (0 | 1 before:v) limit:v      (changes: see `quipu_wire::audit`)
 //! 40 most:v                     which keys were asked for most at you?        -> told (see `hot.rs`)
 //! listing := prefix order:1 (0 | 1 value:z key) limit:v      order: 0 storage, 1 key, 2 value; only what comes after the place
 //! key, prefix, pattern := length:v bytes
@@ -71,6 +73,7 @@ pub(crate) mod kind {
     pub const ADD_UP: u8 = 37;
     pub const CHANGES: u8 = 38;
     pub const HOT: u8 = 40;
+    pub const AUDIT: u8 = 41;
 }
 
 impl Node {
@@ -186,7 +189,9 @@ impl Node {
             }
             kind::AGREED | kind::LOOK => self.answer_look(asked_for, &mut reader).await?,
             kind::CHANGES => self.answer_watch(from, &mut reader)?,
-            kind::PAGE | kind::DRAW | kind::PLACE => self.answer_walk(asked_for, &mut reader).await?,
+            kind::PAGE | kind::DRAW | kind::PLACE | kind::AUDIT => {
+                self.answer_walk(asked_for, &mut reader).await?
+            }
             kind::ADD_UP => self.answer_add_up(&mut reader).await?,
             kind::HOT => Ok(self.answer_hot(&mut reader)?),
             _ => return Err(Malformed("a question that this version does not know")),

@@ -17,7 +17,11 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 use quipu_counting::service::ScanPage;
 use quipu_counting::slot::{partition as partition_of, slot};
-use quipu_counting::{Action, Batch, KEY_BYTES_MAX, Kind, ListOrder, ListPage, ListPlace, Listed, Listing};
+use quipu_counting::{
+    Action, AuditPage, AuditQuery, Batch, KEY_BYTES_MAX, Kind, ListOrder, ListPage, ListPlace, Listed,
+    Listing,
+};
+use quipu_wire::audit::{put_change, read_change};
 use quipu_wire::entry::{Malformed, Reader, put_bytes, put_cell, put_varint, put_zigzag};
 
 use crate::blocking::blocking;
@@ -212,6 +216,13 @@ impl Node {
         self.ask_leader(partition, asked, read_page).await
     }
 
+    /// One page of the trail of a counter.
+    pub async fn audit(&self, query: &AuditQuery) -> Result<AuditPage, NotDone> {
+        let partition = partition_of(slot(&query.key), self.partitions);
+        let asked = question(kind::AUDIT, partition, |out| put_audit_query(out, query));
+        self.ask_leader(partition, asked, read_audit_page).await
+    }
+
     /// One of the keys, or none if there are none; `draw` is a random number that chooses.
     pub async fn random_key(&self, draw: u64, scope: Scope) -> Result<Option<Vec<u8>>, NotDone> {
         let first = (draw % u64::from(self.partitions)) as u16;
@@ -263,6 +274,16 @@ impl Node {
                     node.engine.list_of(partition, &listing, now_ms).map_err(|error| error.to_string())
                 });
                 page.await.map(|page| encode_page(&page))
+            }
+            kind::AUDIT => {
+                let query = read_audit_query(reader)?;
+                if partition_of(slot(&query.key), self.partitions) != partition {
+                    return Err(Malformed("a key of another partition"));
+                }
+                let page = self.of_led(partition, move |node, now_ms| {
+                    node.engine.audit_of(partition, &query, now_ms).map_err(|error| error.to_string())
+                });
+                page.await.map(|page| encode_audit_page(&page))
             }
             kind::DRAW => {
                 let draw = reader.varint()?;
@@ -360,6 +381,47 @@ fn read_page(reader: &mut Reader<'_>) -> Result<ListPage, Malformed> {
     Ok(ListPage { counters, more })
 }
 
+fn put_audit_query(out: &mut Vec<u8>, query: &AuditQuery) {
+    put_bytes(out, &query.key);
+    put_varint(out, query.from_ms);
+    put_varint(out, query.to_ms);
+    put_maybe_number(out, query.before);
+    put_varint(out, query.limit as u64);
+}
+
+fn read_audit_query(reader: &mut Reader<'_>) -> Result<AuditQuery, Malformed> {
+    Ok(AuditQuery {
+        key: reader.bytes_up_to(KEY_BYTES_MAX)?.to_vec(),
+        from_ms: reader.varint()?,
+        to_ms: reader.varint()?,
+        before: read_maybe_number(reader)?,
+        limit: usize::try_from(reader.varint()?).map_err(|_| Malformed("limit of a page"))?,
+    })
+}
+
+fn encode_audit_page(page: &AuditPage) -> Vec<u8> {
+    let mut out = vec![u8::from(page.more)];
+    put_maybe_number(&mut out, page.since_ms);
+    put_varint(&mut out, page.changes.len() as u64);
+    page.changes.iter().for_each(|change| put_change(&mut out, change));
+    out
+}
+
+fn read_audit_page(reader: &mut Reader<'_>) -> Result<AuditPage, Malformed> {
+    let (more, since_ms) = (reader.flag()?, read_maybe_number(reader)?);
+    let changes = (0..reader.count()?).map(|_| read_change(reader)).collect::<Result<_, Malformed>>()?;
+    Ok(AuditPage { changes, more, since_ms })
+}
+
+fn put_maybe_number(out: &mut Vec<u8>, number: Option<u64>) {
+    out.push(u8::from(number.is_some()));
+    number.iter().for_each(|number| put_varint(out, *number));
+}
+
+fn read_maybe_number(reader: &mut Reader<'_>) -> Result<Option<u64>, Malformed> {
+    if reader.flag()? { reader.varint().map(Some) } else { Ok(None) }
+}
+
 fn encode_maybe_key(key: Option<&[u8]>) -> Vec<u8> {
     let mut out = vec![u8::from(key.is_some())];
     key.iter().for_each(|key| put_bytes(&mut out, key));
@@ -425,5 +487,11 @@ mod tests {
             let page = ListPage { counters, more: true };
             assert_eq!(read_page(&mut Reader::new(&encode_page(&page))).unwrap(), page);
         }
+        let query = AuditQuery { key: b"k".to_vec(), from_ms: 1, to_ms: u64::MAX, before: Some(9), limit: 7 };
+        let mut bytes = Vec::new();
+        put_audit_query(&mut bytes, &query);
+        assert_eq!(read_audit_query(&mut Reader::new(&bytes)).unwrap(), query);
+        let page = AuditPage { changes: Vec::new(), more: true, since_ms: Some(5) };
+        assert_eq!(read_audit_page(&mut Reader::new(&encode_audit_page(&page))).unwrap(), page);
     }
 }

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use crate::action::{Action, Add};
+use crate::audit::{ACTOR_BYTES_MAX, ADDRESS_BYTES_MAX, Origin};
 use crate::body::Kind;
 use crate::cell::Cell;
 use crate::identity::Outcome;
@@ -156,6 +157,7 @@ pub struct BatchMark {
     bytes: usize,
     requests: usize,
     groups: usize,
+    origins: usize,
 }
 
 impl BatchMark {
@@ -167,6 +169,9 @@ impl BatchMark {
 
 /// What a key mostly has at most.
 const USUAL_KEY_BYTES: usize = 32;
+
+/// What an origin has at most.
+const ORIGIN_BYTES: usize = ACTOR_BYTES_MAX + ADDRESS_BYTES_MAX;
 
 /// How fresh what a batch looks at must be. What writes always meets the newest state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -189,6 +194,8 @@ pub struct Batch {
     pub requests: Vec<Request>,
     /// Groups in ascending order, not overlapping. Requests outside any group stand alone.
     pub groups: Vec<Group>,
+    /// Who asks, each from the request of that number on; said only where somebody wants to know.
+    origins: Vec<(usize, Option<Arc<Origin>>)>,
     /// One reply per request once the batch has run.
     pub replies: Vec<Reply>,
     /// How fresh what is looked at must be.
@@ -214,6 +221,7 @@ impl Batch {
         self.bytes.clear();
         self.requests.clear();
         self.groups.clear();
+        self.origins.clear();
         self.replies.clear();
         self.freshness = Freshness::Strong;
         self.staleness_ms.clear();
@@ -236,9 +244,9 @@ impl Batch {
         }
     }
 
-    /// How many bytes of keys and ids it holds, for limits.
+    /// How many bytes of keys, ids and origins it holds, for limits.
     pub fn bytes_len(&self) -> usize {
-        self.bytes.len()
+        self.bytes.len() + self.origins.len() * ORIGIN_BYTES
     }
 
     /// Keeps bytes that a request will point to.
@@ -281,8 +289,11 @@ impl Batch {
         self.requests.len() - 1
     }
 
-    /// Adds a request of another batch, with its bytes. Returns its index.
+    /// Adds a request of another batch, with its bytes and who asks. Returns its index.
     pub fn push_from(&mut self, other: &Batch, index: usize) -> usize {
+        if !(self.origins.is_empty() && other.origins.is_empty()) {
+            self.ask_from(other.origin(index));
+        }
         let request = &other.requests[index];
         let action = match request.action.payload() {
             Some(payload) => request.action.with_payload(self.intern(other.bytes(payload))),
@@ -306,10 +317,46 @@ impl Batch {
         self.groups.push(Group { start, end, kind });
     }
 
+    /// What is added from here on is asked by this one.
+    pub fn ask_from(&mut self, origin: Option<&Arc<Origin>>) {
+        let known = self.origins.last().and_then(|(_, origin)| origin.as_ref());
+        if known.map(Arc::as_ptr) != origin.map(Arc::as_ptr) {
+            self.origins.pop_if(|(start, _)| *start == self.requests.len());
+            self.origins.push((self.requests.len(), origin.cloned()));
+        }
+    }
+
+    /// Everything in it is asked by this one.
+    pub fn ask_all_from(&mut self, origin: &Arc<Origin>) {
+        self.origins = vec![(0, Some(Arc::clone(origin)))];
+    }
+
+    /// Who asks for a request, if it was said.
+    pub fn origin(&self, index: usize) -> Option<&Arc<Origin>> {
+        let behind = self.origins.partition_point(|(start, _)| *start <= index);
+        self.origins[..behind].last().and_then(|(_, origin)| origin.as_ref())
+    }
+
+    /// Who asks, each from which request on.
+    pub fn origins(&self) -> &[(usize, Option<Arc<Origin>>)] {
+        &self.origins
+    }
+
+    /// Says all at once who asks, in ascending order of requests.
+    pub fn set_origins(&mut self, origins: Vec<(usize, Option<Arc<Origin>>)>) {
+        self.origins = origins;
+    }
+
     /// Where the next request begins.
     #[inline]
     pub fn mark(&self) -> BatchMark {
-        BatchMark { bytes: self.bytes.len(), requests: self.requests.len(), groups: self.groups.len() }
+        BatchMark {
+            bytes: self.bytes.len(),
+            requests: self.requests.len(),
+            groups: self.groups.len(),
+            // One who has asked nothing yet does not count.
+            origins: self.origins.partition_point(|(start, _)| *start < self.requests.len()),
+        }
     }
 
     /// Takes back everything that was added since `mark`. No group may reach across it.
@@ -317,12 +364,17 @@ impl Batch {
         self.bytes.truncate(mark.bytes);
         self.requests.truncate(mark.requests);
         self.groups.truncate(mark.groups);
+        self.origins.truncate(mark.origins);
     }
 
     /// Adds all requests of another batch behind those of this one, in their groups.
     pub fn append(&mut self, other: &Batch) {
         let (bytes, requests) = (self.bytes.len() as u32, self.requests.len());
         let moved = |span: Span| Span { start: span.start + bytes, ..span };
+        if !other.origins.first().is_some_and(|(start, _)| *start == 0) {
+            self.ask_from(None);
+        }
+        self.origins.extend(other.origins.iter().map(|(start, origin)| (start + requests, origin.clone())));
         self.bytes.extend_from_slice(&other.bytes);
         self.requests.extend(other.requests.iter().map(|request| Request {
             key: moved(request.key),
@@ -361,9 +413,14 @@ impl Batch {
                 GroupKind::Atomic => GroupKind::Atomic,
             },
         });
+        let inner = (self.origins.iter())
+            .filter(|(start, _)| (from.requests + 1..to.requests).contains(start))
+            .map(|(start, origin)| (start - from.requests, origin.clone()));
+        let first = self.origin(from.requests).map(|origin| (0, Some(Arc::clone(origin))));
         Batch {
             requests: requests.collect(),
             groups: groups.collect(),
+            origins: first.into_iter().chain(inner).collect(),
             bytes: self.bytes[from.bytes..to.bytes].to_vec(),
             freshness: self.freshness,
             ..Batch::default()
@@ -374,5 +431,50 @@ impl Batch {
     #[inline]
     pub fn key(&self, index: usize) -> &[u8] {
         self.bytes(self.requests[index].key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asks_goes_with_the_requests() {
+        let [anna, bert] = ["anna", "bert"].map(|name| Arc::new(Origin::new(name.as_bytes(), "host:1")));
+        let names = |batch: &Batch| -> Vec<String> {
+            let name = |index| batch.origin(index).map_or("-", |origin| &origin.name).to_owned();
+            (0..batch.requests.len()).map(name).collect()
+        };
+        let mut batch = Batch::default();
+        batch.push(b"a", Action::Read);
+        batch.ask_from(Some(&anna));
+        let nobody = batch.mark();
+        batch.ask_from(Some(&bert));
+        assert_eq!(batch.mark(), nobody, "who has asked nothing leaves no mark");
+        batch.ask_from(Some(&anna));
+        batch.push(b"b", Action::Read);
+        batch.push(b"c", Action::Read);
+        let middle = batch.mark();
+        batch.push(b"d", Action::Read);
+        batch.ask_from(Some(&bert));
+        batch.push(b"e", Action::Read);
+        assert_eq!(names(&batch), ["-", "anna", "anna", "anna", "bert"]);
+        assert_eq!(names(&batch.part(middle, batch.mark())), ["anna", "bert"]);
+        assert_eq!(names(&batch.part(nobody, middle)), ["anna", "anna"]);
+        let mut other = Batch::default();
+        other.append(&batch);
+        other.append(&Batch::default());
+        let mut unnamed = Batch::default();
+        unnamed.push(b"f", Action::Read);
+        other.append(&unnamed);
+        assert_eq!(names(&other), ["-", "anna", "anna", "anna", "bert", "-"]);
+        let mut picked = Batch::default();
+        for index in [4, 0, 1] {
+            picked.push_from(&other, index);
+        }
+        assert_eq!(names(&picked), ["bert", "-", "anna"]);
+        batch.truncate(middle);
+        batch.push(b"g", Action::Read);
+        assert_eq!(names(&batch), ["-", "anna", "anna", "anna"]);
     }
 }

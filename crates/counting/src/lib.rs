@@ -26,12 +26,14 @@
 //! | `series` | the history of a counter: its value at full minutes, hours and days |
 //! | `listing` | which counters a list shows, and in which order |
 //! | `aggregate` | totals over the counters of a pattern |
+//! | `audit` | the trail of changes that policies have kept |
 //! | `watching` | which counters are watched, and what is noted of their changes |
 //! | `hot`, `sketch` | which counters are asked for most, and how they are found |
 //! | `service` | the seam: what every deployment offers to every front |
 
 pub mod action;
 pub mod aggregate;
+pub mod audit;
 pub mod batch;
 pub mod body;
 pub mod bytes;
@@ -58,6 +60,7 @@ pub mod window;
 
 pub use action::{Acquire, Action, Add, Condition, Ending, Expire, ExpireWhen, Expiry, Set};
 pub use aggregate::{Aggregate, Totals};
+pub use audit::{AuditChange, AuditPage, AuditQuery, Deed, Origin};
 pub use batch::{Batch, BatchMark, Freshness, Group, GroupKind, Reply, Request, RequestId};
 pub use body::{Body, Kind};
 pub use cell::{Cell, NEVER};

@@ -36,6 +36,8 @@ pub struct Policy {
     pub history: Option<Retention>,
     /// How long ago something may have happened that is counted for its time; as long as buckets are kept where it is not said.
     pub lateness_ms: Option<u64>,
+    /// How long it stays known who changed a counter, when and why.
+    pub audit_ms: Option<u64>,
 }
 
 /// A policy in the form the rules use: no options left.
@@ -53,6 +55,8 @@ pub struct Limits {
     pub disabled: bool,
     /// Whether the policy says what `kinds` has to know.
     pub is_for_whole: bool,
+    /// See [`Policy::audit_ms`]; 0 for none. Where it is not, `is_for_whole` is set too: what has a trail takes that way.
+    pub audit_ms: u64,
 }
 
 impl Limits {
@@ -64,6 +68,7 @@ impl Limits {
         ttl_ms: 0,
         disabled: false,
         is_for_whole: false,
+        audit_ms: 0,
     };
 }
 
@@ -75,7 +80,10 @@ impl From<&Policy> for Limits {
             saturate: policy.saturate,
             ttl_ms: policy.ttl_ms.unwrap_or(0),
             disabled: policy.disabled,
-            is_for_whole: policy.kind.is_some_and(|kind| kind != Kind::Sum) || policy.history.is_some(),
+            is_for_whole: policy.kind.is_some_and(|kind| kind != Kind::Sum)
+                || policy.history.is_some()
+                || policy.audit_ms.is_some(),
+            audit_ms: policy.audit_ms.unwrap_or(0),
         }
     }
 }
@@ -86,6 +94,8 @@ pub struct Policies {
     by_pattern: BTreeMap<Vec<u8>, Policy>,
     /// Most specific first; what `limits` walks.
     ranked: Arc<Vec<(Vec<u8>, Limits)>>,
+    /// The longest time that any of them has a trail kept; 0 for none.
+    audit_ms: u64,
 }
 
 /// The most policies one node keeps. Every write under policies walks this list, so it is short.
@@ -108,6 +118,11 @@ impl Policies {
             Some((_, limits)) => *limits,
             None => Limits::NONE,
         }
+    }
+
+    /// The longest time that any of them has a trail kept, if one does.
+    pub fn longest_audit_ms(&self) -> Option<u64> {
+        Some(self.audit_ms).filter(|ms| *ms > 0)
     }
 
     /// The policy that holds for `key`.
@@ -135,6 +150,7 @@ impl Policies {
         let mut ranked: Vec<(Vec<u8>, Limits)> =
             self.by_pattern.iter().map(|(pattern, policy)| (pattern.clone(), Limits::from(policy))).collect();
         ranked.sort_by_cached_key(|(pattern, _)| specificity(pattern));
+        self.audit_ms = ranked.iter().map(|(_, limits)| limits.audit_ms).max().unwrap_or(0);
         self.ranked = Arc::new(ranked);
         before.is_some()
     }

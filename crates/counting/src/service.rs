@@ -5,6 +5,7 @@
 //! [`Execution::Pending`] and is finished elsewhere.
 
 use crate::aggregate::Aggregate;
+use crate::audit::{AuditPage, AuditQuery};
 use crate::batch::Batch;
 use crate::hot::HotKeys;
 use crate::listing::{ListPage, Listing};
@@ -97,6 +98,16 @@ pub trait Counters: Send + Sync {
 
     /// The totals of all counters that a pattern selects (see [`crate::policy`]). Blocks.
     fn aggregate(&self, pattern: &[u8], now_ms: u64) -> Result<Aggregate, Unavailable>;
+
+    /// Whether some policy has a trail kept: then batches should say who asks.
+    fn audits(&self) -> bool {
+        false
+    }
+
+    /// One page of the trail of a counter. Blocks.
+    fn audit(&self, _query: &AuditQuery, _now_ms: u64) -> Result<AuditPage, Unavailable> {
+        Err(Unavailable::Unsupported("no trail is kept here".into()))
+    }
 
     /// One of the keys, or none if there are none. `draw` is a random number that chooses; how likely each key is, is the
     /// deployment's business. Blocks.

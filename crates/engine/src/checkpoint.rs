@@ -3,7 +3,7 @@
 //! The cut itself is a moment under the partition's lock: the dirty flag in use is exchanged for the other one.
 //! Cells that carry the old flag belong to the cut; they are collected chunk by chunk while the partition goes
 //! on serving, and one that is changed before it was collected leaves its pre-image. Only when the log is
-//! durable up to the cut does anything reach the cold store: first the request ids, then, as the one atomic
+//! durable up to the cut does anything reach the cold store: first the request ids and the trail, then, as the one atomic
 //! write that makes the checkpoint true, the cells with the totals and the sequence.
 
 use std::collections::BTreeMap;
@@ -21,6 +21,7 @@ use crate::ids::{Run, Slice, tag};
 use crate::partition::CutPhase;
 use crate::recent::Recent;
 use crate::rows::{self, Cut};
+use crate::trail::Notes;
 
 /// Ids in one run: their tags are one row of the cold store, which has its limit.
 const IDS_PER_RUN_MAX: usize = 1 << 20;
@@ -32,6 +33,8 @@ struct Begun {
     generation: u32,
     /// Request ids remembered since the last cut.
     ids: Arc<Recent>,
+    /// Rows of the trail since then.
+    trail: Arc<Notes>,
     /// Producers whose session is in it, marked as changed again if the checkpoint fails.
     producers: Vec<Box<[u8]>>,
     /// Rows of the expiry index that go with it, kept for the next one if it fails.
@@ -80,10 +83,10 @@ impl Engine {
             }
             (Some(_), None) => return Err(ColdError::Refused("nobody orders this partition yet".into())),
         };
-        let Begun { cut, mark, generation, ids, producers, due_rows, rows } =
+        let Begun { cut, mark, generation, ids, trail, producers, due_rows, rows } =
             self.begin_cut(partition, offset)?;
         let written = self.collect(partition, rows, between).and_then(|rows| match rows {
-            Some(rows) => self.write_cut(partition, generation, &cut, ids, rows, between).map(Some),
+            Some(rows) => self.write_cut(partition, generation, &cut, (ids, trail), rows, between).map(Some),
             None => Ok(None),
         });
         between();
@@ -150,6 +153,7 @@ impl Engine {
             mark,
             generation: held.generation,
             ids: held.ids.begin_cut(),
+            trail: held.trail.begin_cut(),
             producers,
             due_rows,
             rows,
@@ -201,7 +205,7 @@ impl Engine {
         partition: u16,
         generation: u32,
         cut: &Cut,
-        ids: Arc<Recent>,
+        (ids, trail): (Arc<Recent>, Arc<Notes>),
         rows: Rows,
         between: &mut dyn FnMut(),
     ) -> Result<Vec<(Slice, Run)>, ColdError> {
@@ -217,6 +221,10 @@ impl Engine {
                 self.cold.write(&slice.space(), &run_rows(partition, run, &ids, places)?)?;
                 runs.push((slice, run));
             }
+        }
+        for (shelf, rows) in trail.rows(partition)? {
+            between();
+            self.cold.write(&shelf.space(), &rows)?;
         }
         // Asked again: what was collected may be of a batch that the log did not take.
         self.check_not_failed()?;
@@ -241,10 +249,12 @@ impl Engine {
             match runs {
                 Some(runs) => {
                     held.ids.end_cut(runs, self.id_window_ms);
+                    held.trail.end_cut();
                     held.checkpoints += 1;
                 }
                 None => {
                     held.ids.abort_cut();
+                    held.trail.abort_cut();
                     for producer in producers {
                         if let Some((_, dirty)) = held.sessions.get_mut(producer) {
                             *dirty = true;

@@ -51,6 +51,7 @@ impl Engine {
             entry::put_remembered(&mut value, remembered);
             rows.add(b'I', &[], &value);
         }
+        self.for_each_change(&held, |row, change| rows.add(b'A', row, change))?;
         Ok(Digest { sequence: held.sequence, counters, request_ids: ids.len() as u64, sum: rows.0 })
     }
 

@@ -4,7 +4,7 @@
 //! arguments and starts no thread, which is how simulations drive it step by step.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 use quipu_counting::service::{Finished, ScanPage};
 use quipu_counting::slot::PARTITIONS_MAX;
 use quipu_counting::{
-    Aggregate, Batch, Changes, Counters, Execution, HotKeys, IdentityKey, Interest, ListPage, Listing,
-    Policies, Policy, Unavailable,
+    Aggregate, AuditPage, AuditQuery, Batch, Changes, Counters, Execution, HotKeys, IdentityKey, Interest,
+    ListPage, Listing, Policies, Policy, Unavailable,
 };
 use quipu_store::cold::{ColdError, ColdOptions, ColdStore, LsmStore};
 use quipu_store::{Disk, Durability, Log, LogError, RealDisk, spawn_syncer};
@@ -39,6 +39,8 @@ pub struct Engine {
     pub(crate) cold: Arc<dyn ColdStore>,
     /// End in the log of the last change of a policy.
     pub(crate) policies_offset: AtomicU64,
+    /// Whether some policy has a trail kept; changed with all partitions locked, so whoever holds one knows.
+    pub(crate) audits: AtomicBool,
     pub(crate) durability: Durability,
     pub(crate) id_window_ms: u64,
     pub(crate) identity_key: IdentityKey,
@@ -195,7 +197,9 @@ impl Engine {
         folder.establish(&*disk)?;
         let partition_budget_bytes =
             (options.memory_bytes as usize / usize::from(folder.meta.partitions)).min(PARTITION_BYTES_MAX);
+        let audits = recovered.partitions.iter().any(|held| held.policies.longest_audit_ms().is_some());
         Ok(Arc::new(Engine {
+            audits: AtomicBool::new(audits),
             partitions: recovered.partitions.into_iter().map(Mutex::new).collect(),
             log: Arc::new(recovered.log),
             cold,
@@ -392,6 +396,7 @@ impl Counters for Engine {
         home.appended(offset);
         self.policies_offset.store(offset, Ordering::Release);
         let existed = policies.set(pattern, policy);
+        self.audits.store(policies.longest_audit_ms().is_some(), Ordering::Relaxed);
         let policies = Arc::new(policies);
         all.iter_mut().for_each(|held| held.policies = Arc::clone(&policies));
         drop((all, appender));
@@ -411,6 +416,14 @@ impl Counters for Engine {
 
     fn aggregate(&self, pattern: &[u8], now_ms: u64) -> Result<Aggregate, Unavailable> {
         self.aggregate_all(pattern, now_ms)
+    }
+
+    fn audits(&self) -> bool {
+        self.audits.load(Ordering::Relaxed)
+    }
+
+    fn audit(&self, query: &AuditQuery, now_ms: u64) -> Result<AuditPage, Unavailable> {
+        self.audit_page(query, now_ms)
     }
 
     fn random_key(&self, draw: u64, now_ms: u64) -> Result<Option<Vec<u8>>, Unavailable> {

@@ -21,10 +21,11 @@ use quipu_counting::rules::GroupItem;
 use quipu_counting::session::{SESSIONS_PER_PARTITION_MAX, admit};
 use quipu_counting::slot::{partition, slot};
 use quipu_counting::{
-    Action, Add, Batch, Cell, Change, Group, GroupKind, Identity, Kind, Outcome, Refusal, Remembered, Reply,
-    Request, Session, SessionVerdict, Unavailable, Whole, decide, decide_group,
+    Action, Add, Batch, Cell, Change, Counters, Deed, Group, GroupKind, Identity, Kind, Outcome, Refusal,
+    Remembered, Reply, Request, Session, SessionVerdict, Unavailable, Whole, decide, decide_group,
 };
 use quipu_store::{Appender, LogError};
+use quipu_wire::audit::CHANGE_BYTES_MAX;
 use quipu_wire::entry;
 use smallvec::SmallVec;
 
@@ -36,6 +37,7 @@ use crate::partition::{Partition, hash, plain_delta};
 use crate::record::Flags;
 use crate::replicated::Step;
 use crate::table::RecordNumber;
+use crate::trail::Told;
 
 /// Requests in one batch. The fronts cut far earlier; this bounds the size of a log record and the time locks
 /// are held.
@@ -163,13 +165,17 @@ impl Engine {
         scratch: &mut Scratch,
     ) -> Result<Attempt, Unavailable> {
         let writes = may_write(batch);
+        let audits = self.audits();
         let appender = match (writes, scope) {
             (true, Scope::Node | Scope::Partition { step: None, .. }) if self.replication.is_some() => {
                 return Err(Unavailable::Unsupported(
                     "what changes a replicated counter must be agreed on".into(),
                 ));
             }
-            (true, Scope::Node) => Some(self.log.appender(self.record_bytes(batch)).map_err(unavailable)?),
+            (true, Scope::Node) => {
+                let room = self.record_bytes(batch) + if audits { self.trail_bytes(batch) } else { 0 };
+                Some(self.log.appender(room).map_err(unavailable)?)
+            }
             _ => None,
         };
         self.find_places(batch, &mut scratch.places);
@@ -177,6 +183,11 @@ impl Engine {
             Scope::Node => self.lock_touched(batch, &scratch.places),
             Scope::Partition { index, .. } => self.lock_one(index, batch, &scratch.places)?,
         };
+        if appender.is_some() && !audits && self.audits() {
+            // A policy came between the reservation and the locks, under which it is said.
+            drop((guards, appender));
+            return self.attempt_with(batch, now_ms, fetched, yields, scope, scratch);
+        }
         // Asked under the locks: memory may show a change that the log did not take.
         if let Some(reason) = self.failed() {
             return Err(Unavailable::Failed(reason));
@@ -248,6 +259,13 @@ impl Engine {
             + clears * self.partitions.len()
             + batch.requests.len() * entry::EFFECTS_BYTES_MAX
             + self.partitions.len() * entry::SECTION_HEADER_BYTES_MAX
+    }
+
+    /// The most that trails of all its changes take beside that: a counter that had expired leaves a row of its own.
+    fn trail_bytes(&self, batch: &Batch) -> usize {
+        let globals = batch.requests.iter().filter(|request| request.action.is_global()).count();
+        2 * batch.bytes_len()
+            + (2 * batch.requests.len() + globals * self.partitions.len()) * CHANGE_BYTES_MAX
     }
 
     fn find_places(&self, batch: &Batch, places: &mut Vec<Place>) {
@@ -462,7 +480,7 @@ impl Run<'_, '_> {
         let request = &batch.requests[index];
         if request.action.is_global() {
             self.last = None;
-            return self.global(&request.action);
+            return self.global(batch, index);
         }
         let place = self.places[index];
         // Of a plain addition the log can say in one effect what was done and what is remembered.
@@ -519,6 +537,9 @@ impl Run<'_, '_> {
         let asked = Asked { action, payload: batch.payload(index) };
         let settled = settle_whole(&mut whole, asked, ruled, held.time_ms, held.sequence + 1);
         held.change_whole(place.hash, key, (found, before), &settled, whole.body);
+        if ruled.limits.audit_ms > 0 {
+            held.trace_change(key, ruled.limits.audit_ms, before, &settled.change, told(batch, index));
+        }
         if let (false, Some(number)) = (action.is_write(), found) {
             held.mark_used(number);
         }
@@ -619,11 +640,12 @@ impl Run<'_, '_> {
         known.filter(|remembered| remembered.is_current(held.time_ms, window_ms))
     }
 
-    fn global(&mut self, action: &Action) -> Reply {
+    fn global(&mut self, batch: &Batch, index: usize) -> Reply {
         let counters: u64 = self.guards.iter().flatten().map(|held| held.count).sum();
-        if matches!(action, Action::Clear) {
+        if matches!(batch.requests[index].action, Action::Clear) {
             for held in self.guards.iter_mut().flatten() {
                 held.clear();
+                held.trace_clear(told(batch, index));
             }
         }
         Reply { cell: Cell { value: counters as i64, ..Cell::ABSENT }, ..Reply::state(None) }
@@ -815,6 +837,10 @@ impl Run<'_, '_> {
                 held.save_image(number, before);
             }
             held.change_whole(place.hash, key, (found, before), &settled, whole.body);
+            let keep_ms = held.limits(key).audit_ms;
+            if keep_ms > 0 {
+                held.trace_change(key, keep_ms, before, &settled.change, told(batch, index));
+            }
             replies.push(settled.reply);
         }
         // Births were given out by counting items, also those that change nothing: none twice.
@@ -860,6 +886,18 @@ impl Run<'_, '_> {
         let reply =
             Reply { refusal, duplicate, cell: Cell { version: last, ..Cell::ABSENT }, ..Reply::state(None) };
         replies.extend(std::iter::repeat_n(reply, group.end - group.start));
+    }
+}
+
+/// What the trail says of a request beside what came of it.
+fn told(batch: &Batch, index: usize) -> Told<'_> {
+    let request = &batch.requests[index];
+    let (deed, reason) = Deed::of(&request.action, batch.payload(index));
+    Told {
+        deed,
+        reason,
+        request_id: request.id.map(|id| batch.bytes(id.span)),
+        by: batch.origin(index).map(|origin| &**origin),
     }
 }
 

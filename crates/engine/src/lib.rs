@@ -22,7 +22,7 @@
 //! `table`, `record` and `bodies` (how counters lie in memory), `fetch` on a thread of `pool`, in the order of `queue` (what
 //! memory does not have). Behind it: `checkpoint` (to `rows` of the cold store), `recover` and `replay`, `tend` (the
 //! chores, on the thread of `keeper`), `ids` and `recent` (remembered requests), `expiries`, `scan`, `list`,
-//! `aggregate`, `hot`, `check`, `watching` (what changed).
+//! `aggregate`, `hot`, `check`, `watching` (what changed), `trail` (who changed it).
 //! Partitions that are ordered elsewhere: `replicated`, `snapshot`, `digest`.
 
 mod aggregate;
@@ -55,6 +55,7 @@ mod scan;
 mod snapshot;
 mod table;
 mod tend;
+mod trail;
 mod watching;
 
 pub use check::{CheckReport, check};

@@ -20,6 +20,7 @@ use crate::expiries::Expiries;
 use crate::ids::Ids;
 use crate::record::{EPOCHS, Flags};
 use crate::table::{Fate, RecordNumber, Table};
+use crate::trail::Trail;
 use crate::watching::Watch;
 
 /// Evictions are counted in so many groups of keys, so that a cold read can tell whether the key it read may
@@ -42,6 +43,8 @@ pub struct Partition {
     pub bodies: Bodies,
     /// Remembered request ids.
     pub ids: Ids,
+    /// Who changed what, where policies want it kept.
+    pub trail: Trail,
     /// What limits its counters. All partitions have the same.
     pub policies: Arc<Policies>,
     /// Producer sessions, all of them; `true` for those changed since the last cut.
@@ -128,6 +131,7 @@ impl Partition {
             table: Table::new(),
             bodies: Bodies::default(),
             ids: Ids::default(),
+            trail: Trail::default(),
             policies: Arc::default(),
             sessions: HashMap::new(),
             expiries: Expiries::default(),
@@ -529,14 +533,19 @@ impl Partition {
 
     /// Bytes this partition holds in memory.
     pub fn allocated_bytes(&self) -> usize {
-        self.table.allocated_bytes() + self.bodies.bytes() + self.ids.recent_bytes() + self.ids.tag_bytes()
+        self.table.allocated_bytes()
+            + self.bodies.bytes()
+            + self.ids.recent_bytes()
+            + self.ids.tag_bytes()
+            + self.trail.bytes()
     }
 
     /// By how many bytes what a checkpoint and eviction can free is above its share. Tags of old ids can only
     /// be waited out; at the worst they leave a quarter of the budget to everything else.
     pub fn excess_bytes(&self, budget_bytes: usize) -> usize {
         let share = budget_bytes.saturating_sub(self.ids.tag_bytes()).max(budget_bytes / 4);
-        (self.table.allocated_bytes() + self.bodies.bytes() + self.ids.recent_bytes()).saturating_sub(share)
+        (self.table.allocated_bytes() + self.bodies.bytes() + self.ids.recent_bytes() + self.trail.bytes())
+            .saturating_sub(share)
     }
 
     /// Evicts clean counters until the partition fits its budget again or enough was done for now.

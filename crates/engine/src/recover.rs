@@ -246,6 +246,9 @@ impl<'a> Replay<'a> {
                     partition.effects.clear();
                     partition.sequence = section.sequence;
                 }
+                Effect::Audit { key, keep_ms, change } => {
+                    self.partitions[index].trail.add(key, keep_ms, change)?;
+                }
                 Effect::Remember(remembered) => self.partitions[index].ids.remember(remembered),
                 Effect::Session { producer, session } => {
                     self.partitions[index].sessions.insert(producer.into(), (session, true));

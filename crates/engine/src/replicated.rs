@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use quipu_counting::{Batch, Change, Policies, Policy, Unavailable};
+use quipu_counting::{Batch, Policies, Policy, Unavailable};
 use quipu_store::cold::{ColdError, ColdStore, Rows};
 use quipu_store::{Disk, Log, LogError, RealDisk};
 use quipu_wire::entry::{self, Reader};
@@ -290,7 +290,7 @@ impl Engine {
         if let Some(cell) = held.table.cell(number)
             && !cell.is_live(held.time_ms)
         {
-            held.change(hash, key, Some(number), Some(cell), &Change::Remove);
+            held.expire(hash, key, number, cell);
             self.counts.expired.add(1);
         }
     }

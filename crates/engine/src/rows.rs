@@ -11,6 +11,8 @@
 //! space ids-<start ms 13>-<end ms 13>       request ids of one slice of time, a run per checkpoint
 //!   number:8be partition:2be 0x00 bucket:4be -> remembered*
 //!   number:8be partition:2be 0x01            -> bucket bits:1, then tags, 4 bytes each, little-endian
+//! space audit-<start ms 13>-<end ms 13>-<keep ms>     trails, of one slice of time and one time of keeping
+//!   partition:2be length:2be key (all ones - number):8be -> change     a counter's newest first; no key: of every counter
 //! cut := format:1 sequence:v time_ms:v offset:v count:v ledger:16
 //! ```
 //!
@@ -157,6 +159,26 @@ pub fn parse_run(row: &[u8]) -> Option<(u16, u64)> {
     let (number, rest) = row.split_first_chunk::<8>()?;
     let partition = rest.first_chunk::<2>()?;
     Some((u16::from_be_bytes(*partition), u64::from_be_bytes(*number)))
+}
+
+/// The row of a change of a trail. A length before the key keeps the rows of one counter together.
+pub fn audit_key(partition: u16, key: &[u8], number: u64) -> Vec<u8> {
+    let mut row = Vec::with_capacity(12 + key.len());
+    row.extend_from_slice(&partition.to_be_bytes());
+    row.extend_from_slice(&(key.len() as u16).to_be_bytes());
+    row.extend_from_slice(key);
+    row.extend_from_slice(&(!number).to_be_bytes());
+    row
+}
+
+/// The number of such a row.
+pub fn audit_number(row: &[u8]) -> Option<u64> {
+    row.last_chunk::<8>().map(|number| !u64::from_be_bytes(*number))
+}
+
+/// Where the rows of a partition begin, and where those of the next do.
+pub fn audit_rows(partition: u16) -> ([u8; 2], [u8; 2]) {
+    (partition.to_be_bytes(), (partition + 1).to_be_bytes())
 }
 
 /// All policies in one row.

@@ -4,6 +4,7 @@
 //! snapshot := "QUIPUSNP" version:4le item* end
 //! item     := 1 key value                         a row of the partition's space
 //!           | 2 start_ms:v end_ms:v key value     a row of a run of request ids, of this slice of time
+//!           | 4 start_ms:v end_ms:v keep_ms:v key value     a row of a trail, of this slice and time of keeping
 //! end      := 3 cut crc:4le                       crc of everything before it
 //! key, value, cut := length:v bytes
 //! ```
@@ -20,6 +21,7 @@ use crate::ids::Slice;
 use crate::partition::Partition;
 use crate::recover::{load_ids, load_partition, runs_in};
 use crate::rows::{self, Cut};
+use crate::trail::Shelf;
 
 const MAGIC: &[u8; 8] = b"QUIPUSNP";
 const VERSION: u32 = 1;
@@ -64,6 +66,7 @@ impl Engine {
         let sequence =
             Cut::decode(&cut).map_err(|_| SnapshotError::Malformed("the cut of its checkpoint"))?.sequence;
         self.export_ids(partition, sequence, &mut out)?;
+        self.export_trail(partition, sequence, &mut out)?;
         let mut end = vec![3];
         put_bytes(&mut end, &cut);
         out.write_all(&end)?;
@@ -88,6 +91,23 @@ impl Engine {
                     Some(head)
                 })?;
             }
+        }
+        Ok(())
+    }
+
+    /// The rows of a partition's trail up to this sequence.
+    fn export_trail(&self, partition: u16, sequence: u64, out: &mut dyn Write) -> Result<(), SnapshotError> {
+        let (from, to) = rows::audit_rows(partition);
+        for space in self.cold.spaces()? {
+            let Some(shelf) = Shelf::from_space(&space) else { continue };
+            self.copy_rows(&space, (Bound::Included(&from), Bound::Excluded(&to)), out, |row, _| {
+                rows::audit_number(row).filter(|number| number >> 1 <= sequence)?;
+                let mut head = vec![4];
+                put_varint(&mut head, shelf.slice.start_ms);
+                put_varint(&mut head, shelf.slice.end_ms);
+                put_varint(&mut head, shelf.keep_ms);
+                Some(head)
+            })?;
         }
         Ok(())
     }
@@ -169,6 +189,15 @@ impl Engine {
                         }
                         _ => return Err(SnapshotError::Malformed("request ids of another partition")),
                     }
+                }
+                [4] => {
+                    let slice = Slice { start_ms: reader.varint()?, end_ms: reader.varint()? };
+                    let shelf = Shelf { slice, keep_ms: reader.varint()? };
+                    let (key, value) = (reader.bytes()?, reader.bytes()?);
+                    if !key.starts_with(&partition.to_be_bytes()) {
+                        return Err(SnapshotError::Malformed("a trail of another partition"));
+                    }
+                    portions.push(&shelf.space(), &key, &value)?;
                 }
                 [3] => {
                     let cut = reader.bytes()?;

@@ -3,8 +3,9 @@
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::Ordering;
 
-use quipu_counting::{Change, Whole};
+use quipu_counting::Whole;
 use quipu_store::cold::ColdError;
+use quipu_wire::audit::CHANGE_BYTES_MAX;
 use quipu_wire::entry;
 
 use crate::engine::Engine;
@@ -13,11 +14,13 @@ use crate::fetch::{Fetched, Missing, decode_whole};
 use crate::ids::Slice;
 use crate::partition::Partition;
 use crate::rows;
+use crate::trail::Shelf;
 
 /// Expired counters removed per partition and round, so that a wave of expiries never holds a lock for long.
 const EXPIRIES_PER_ROUND_MAX: usize = 1_000;
 /// The most an expired counter takes in the log.
-const EXPIRY_BYTES_MAX: usize = entry::EFFECTS_BYTES_MAX + quipu_counting::KEY_BYTES_MAX;
+const EXPIRY_BYTES_MAX: usize =
+    entry::EFFECTS_BYTES_MAX + CHANGE_BYTES_MAX + 2 * quipu_counting::KEY_BYTES_MAX;
 /// The rest of such a record: the header of its section.
 const EXPIRIES_BASE_BYTES: usize = 64;
 /// Rows of the expiry index looked at per partition and round.
@@ -203,7 +206,7 @@ impl Engine {
                 match held.table.cell(number) {
                     Some(cell) if !cell.is_live(time_ms) => {
                         let key = held.table.key(number).to_vec();
-                        held.change(hash, &key, Some(number), Some(cell), &Change::Remove);
+                        held.expire(hash, &key, number, cell);
                         removed += 1;
                     }
                     Some(cell) => held.expiries.put_back(hash, cell.expires_at_ms),
@@ -343,7 +346,7 @@ impl Engine {
         self.fetch(missing, &mut Fetched::default())
     }
 
-    /// Drops slices of request ids whose window has passed. Where partitions are replicated that is for their own time to
+    /// Drops slices of request ids whose window has passed, and those of trails. Where partitions are replicated that is for their own time to
     /// say, which is the same on all nodes.
     fn forget_ids(&self, mut now_ms: u64) -> Result<(), ColdError> {
         for partition in &self.partitions {
@@ -355,7 +358,12 @@ impl Engine {
             held.ids.drop_slices(time_ms, self.id_window_ms);
         }
         for space in self.cold.spaces()? {
-            if Slice::from_space(&space).is_some_and(|slice| slice.is_over(now_ms, self.id_window_ms)) {
+            let is_over = match (Slice::from_space(&space), Shelf::from_space(&space)) {
+                (Some(slice), _) => slice.is_over(now_ms, self.id_window_ms),
+                (None, Some(shelf)) => shelf.is_over(now_ms),
+                (None, None) => false,
+            };
+            if is_over {
                 self.cold.drop_space(&space)?;
             }
         }

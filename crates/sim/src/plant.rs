@@ -23,6 +23,8 @@ pub enum Plant {
     ColdReadsStaleRows,
     /// Rows of request ids never reach the cold store.
     ColdDropsRequestIds,
+    /// Rows of trails never reach the cold store.
+    ColdDropsTrails,
     /// The two engines that recover from copies of one disk read different rows.
     ColdDiffersBetweenCopies,
     /// Replies are shown before they are settled.

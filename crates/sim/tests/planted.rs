@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use quipu_sim::kinds::{self, Ground, STEPS};
 use quipu_sim::{Invariant, Plant, run};
 
 /// Seeds within which a planted bug must be found.
@@ -48,6 +49,14 @@ fn stale_rows_of_the_cold_store_are_noticed() {
 #[test]
 fn request_ids_that_never_reach_the_cold_store_are_missed() {
     finds(Plant::ColdDropsRequestIds, Invariant::ExactlyOnce);
+}
+
+#[test]
+fn trails_that_never_reach_the_cold_store_are_missed() {
+    let world = |seed| kinds::run(seed, Ground::planted(seed, Plant::ColdDropsTrails), STEPS, false);
+    let is_noticed =
+        |seed| matches!(world(seed), Err(violation) if violation.invariant == Invariant::Survival);
+    assert!((0..SEEDS).any(is_noticed));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! and comes to the same. Keys are written out, because a replica may begin anywhere.
 //!
 //! ```text
-//! batch    := requests:v request*  groups:v group*
+//! batch    := requests:v request*  groups:v group*  [origins:v (start:v (0 | 1 origin))*]     origins: at least one, see `crate::audit`
 //! request  := verb:1 key [id index:v] argument*     verb: bit 7 says that an id follows; the rest is
 //!             0 read                               1 check: condition
 //!             2 add 1, nothing else asked          3 add, nothing else asked: delta:z
@@ -38,9 +38,10 @@ use quipu_counting::body::{put_frame, read_frame};
 use quipu_counting::bytes::Bytes;
 use quipu_counting::{
     Acquire, Action, Add, Batch, Body, Condition, Detail, Ending, ExpireWhen, Expiry, Group, GroupKind,
-    ID_BYTES_MAX, KEY_BYTES_MAX, Kind, Refusal, Reply, Request,
+    ID_BYTES_MAX, KEY_BYTES_MAX, Kind, Origin, Refusal, Reply, Request,
 };
 
+use crate::audit::{put_origin, read_origin};
 use crate::entry::{
     Malformed, Reader, put_bytes, put_cell, put_refusal, put_varint, put_zigzag, read_refusal,
 };
@@ -59,9 +60,18 @@ pub fn put_batch(out: &mut Vec<u8>, batch: &Batch) {
     for group in &batch.groups {
         put_group(out, batch, group);
     }
+    if batch.origins().is_empty() {
+        return;
+    }
+    put_varint(out, batch.origins().len() as u64);
+    for (start, origin) in batch.origins() {
+        put_varint(out, *start as u64);
+        out.push(u8::from(origin.is_some()));
+        origin.iter().for_each(|origin| put_origin(out, origin));
+    }
 }
 
-/// Reads a batch into an empty one. Whatever the bytes, what comes out can be run.
+/// Reads a batch, which is the last of what there is to read, into an empty one. Whatever the bytes, what comes out can be run.
 pub fn read_batch(reader: &mut Reader<'_>, batch: &mut Batch) -> Result<(), Malformed> {
     let requests = reader.count()?;
     batch.requests.reserve(requests);
@@ -77,6 +87,27 @@ pub fn read_batch(reader: &mut Reader<'_>, batch: &mut Batch) -> Result<(), Malf
         from = group.end;
         batch.groups.push(group);
     }
+    if !reader.is_empty() {
+        read_origins(reader, batch)?;
+    }
+    Ok(())
+}
+
+fn read_origins(reader: &mut Reader<'_>, batch: &mut Batch) -> Result<(), Malformed> {
+    let count = reader.count()?;
+    let mut origins: Vec<(usize, Option<Arc<Origin>>)> = Vec::with_capacity(count);
+    for _ in 0..count {
+        let start = usize::try_from(reader.varint()?).map_err(|_| Malformed("place of an origin"))?;
+        if origins.last().is_some_and(|(last, _)| *last > start) {
+            return Err(Malformed("origins out of order"));
+        }
+        let origin = if reader.flag()? { Some(Arc::new(read_origin(reader)?)) } else { None };
+        origins.push((start, origin));
+    }
+    if origins.is_empty() {
+        return Err(Malformed("no origin where there should be one"));
+    }
+    batch.set_origins(origins);
     Ok(())
 }
 

@@ -17,3 +17,10 @@ pub fn duration_ms(text: &str) -> Result<u64, &'static str> {
 
 /// What a duration looks like.
 pub const DURATION: &str = "a duration like 500ms, 90s, 15m, 24h or 7d";
+
+/// The same the other way: in the largest unit that says it exactly.
+pub fn duration_text(ms: u64) -> String {
+    let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s")];
+    let exact = units.into_iter().find(|(factor, _)| ms > 0 && ms.is_multiple_of(*factor));
+    exact.map_or_else(|| format!("{ms}ms"), |(factor, unit)| format!("{}{unit}", ms / factor))
+}

@@ -22,6 +22,7 @@
 //!                                      conditions, which is remembered with its outcome at the section's time
 //!           | 0x0d id:v times:v delta:z  add so many times, delta in all: version + times
 //!           | 0x0e id:v cell events    put, and the body changes by these events (see `quipu_counting::body`)
+//!           | 0x10 key keep_ms:v change  a row of the counter's trail, kept so long (see `crate::audit`); an empty key stands for all
 //!           | 0x0f id:v key cell       define: as 0x02, of a counter with a body, which is in the checkpoint or known already
 //! key      := length:v bytes          producer, pattern, events: the same
 //! cell     := value:z version:v updated_at_ms:v birth:v expires:v
@@ -30,8 +31,9 @@
 //! outcome  := flags:1 value:z change:z version:v birth:v      (change: value minus previous, wrapping)
 //!             (flags: bits 0-5 refusal number, bit 6 existed, bit 7 exists)
 //! session  := epoch:v sequence:v refusal:1
-//! policy   := flags:1 [min:z] [max:z] [ttl_ms:v] [kind:1] [frame keep_ms:v] [limit:z] [history] [lateness_ms:v]
-//!             (flags: 1 min, 2 max, 4 ttl, 8 saturate, 16 disabled, 32 kind, 64 window, 128 limit; of kind, bit 7: soft, bit 6: history, bit 5: lateness)
+//! policy   := flags:1 [min:z] [max:z] [ttl_ms:v] [kind:1] [frame keep_ms:v] [limit:z] [history] [more:v [audit_ms:v] [lateness_ms:v]]
+//!             (flags: 1 min, 2 max, 4 ttl, 8 saturate, 16 disabled, 32 kind, 64 window, 128 limit; of kind, bit 7: soft, bit 6: history,
+//!             bit 5: more; of more, bit 0: audit, bit 1: lateness)
 //! history  := minutes_ms:v hours_ms:v days_ms:v
 //! v = unsigned LEB128, z = zigzag LEB128; fixed numbers little-endian
 //! ```
@@ -134,6 +136,15 @@ pub enum Effect<'a> {
     },
     /// Every cell of the partition is removed.
     Clear,
+    /// A row of a trail.
+    Audit {
+        /// Of which counter; empty for all.
+        key: &'a [u8],
+        /// How long it is kept.
+        keep_ms: u64,
+        /// The row, see [`crate::audit`].
+        change: &'a [u8],
+    },
 }
 
 /// Appends the header of a section whose effects are `effects`.
@@ -245,6 +256,14 @@ pub fn put_clear(out: &mut Vec<u8>) {
     out.push(0x0b);
 }
 
+/// Appends a row of a trail.
+pub fn put_audit(out: &mut Vec<u8>, key: &[u8], keep_ms: u64, change: &[u8]) {
+    out.push(0x10);
+    put_bytes(out, key);
+    put_varint(out, keep_ms);
+    put_bytes(out, change);
+}
+
 /// The sections of a record.
 pub fn sections(record: &[u8]) -> impl Iterator<Item = Result<Section<'_>, Malformed>> {
     let mut reader = Reader::new(record);
@@ -316,6 +335,11 @@ fn read_effect<'a>(reader: &mut Reader<'a>) -> Result<Effect<'a>, Malformed> {
         },
         0x0e => Effect::PutWhole { id: reader.id()?, cell: reader.cell()?, events: reader.bytes()? },
         0x0d => Effect::Add { id: reader.id()?, times: reader.varint()?, delta: reader.zigzag()? },
+        0x10 => Effect::Audit {
+            key: reader.bytes_up_to(KEY_BYTES_MAX)?,
+            keep_ms: reader.varint()?,
+            change: reader.bytes()?,
+        },
         _ => return Err(Malformed("unknown effect; written by a newer version?")),
     })
 }
@@ -363,8 +387,12 @@ pub fn put_refusal(out: &mut Vec<u8>, refusal: Option<Refusal>) {
 /// Appends a policy.
 pub fn put_policy_value(out: &mut Vec<u8>, policy: &Policy) {
     let bit = |condition: bool, bit: u8| if condition { bit } else { 0 };
-    let has_kind =
-        policy.kind.is_some() || policy.soft || policy.history.is_some() || policy.lateness_ms.is_some();
+    let more = [
+        (policy.audit_ms.is_some(), POLICY_MORE_AUDIT),
+        (policy.lateness_ms.is_some(), POLICY_MORE_LATENESS),
+    ];
+    let more: u64 = more.into_iter().filter(|(is_there, _)| *is_there).map(|(_, bit)| bit).sum();
+    let has_kind = policy.kind.is_some() || policy.soft || policy.history.is_some() || more != 0;
     out.push(
         bit(policy.min.is_some(), 1)
             | bit(policy.max.is_some(), 2)
@@ -386,9 +414,11 @@ pub fn put_policy_value(out: &mut Vec<u8>, policy: &Policy) {
     }
     if has_kind {
         let kind = policy.kind.map_or(0, |kind| 1 + kind as u8);
-        let lateness = bit(policy.lateness_ms.is_some(), POLICY_LATENESS);
-        let history = bit(policy.history.is_some(), POLICY_HISTORY);
-        out.push(kind | bit(policy.soft, POLICY_SOFT) | history | lateness);
+        out.push(
+            kind | bit(policy.soft, POLICY_SOFT)
+                | bit(policy.history.is_some(), POLICY_HISTORY)
+                | bit(more != 0, POLICY_MORE),
+        );
     }
     if let Some(keeping) = &policy.window {
         let mut frame = Vec::new();
@@ -402,6 +432,12 @@ pub fn put_policy_value(out: &mut Vec<u8>, policy: &Policy) {
     if let Some(history) = &policy.history {
         put_retention(out, history);
     }
+    if more != 0 {
+        put_varint(out, more);
+    }
+    if let Some(audit_ms) = policy.audit_ms {
+        put_varint(out, audit_ms);
+    }
     if let Some(lateness_ms) = policy.lateness_ms {
         put_varint(out, lateness_ms);
     }
@@ -409,7 +445,9 @@ pub fn put_policy_value(out: &mut Vec<u8>, policy: &Policy) {
 
 const POLICY_SOFT: u8 = 0x80;
 const POLICY_HISTORY: u8 = 0x40;
-const POLICY_LATENESS: u8 = 0x20;
+const POLICY_MORE: u8 = 0x20;
+const POLICY_MORE_AUDIT: u64 = 1;
+const POLICY_MORE_LATENESS: u64 = 2;
 
 /// Appends bytes behind their length.
 pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
@@ -585,13 +623,13 @@ impl<'a> Reader<'a> {
             disabled: flags & 16 != 0,
             ..Policy::default()
         };
-        let (mut has_history, mut has_lateness) = (false, false);
+        let (mut has_history, mut has_more) = (false, false);
         if flags & 32 != 0 {
             let kind = self.byte()?;
             policy.soft = kind & POLICY_SOFT != 0;
             has_history = kind & POLICY_HISTORY != 0;
-            has_lateness = kind & POLICY_LATENESS != 0;
-            policy.kind = match usize::from(kind & !POLICY_SOFT & !POLICY_HISTORY & !POLICY_LATENESS) {
+            has_more = kind & POLICY_MORE != 0;
+            policy.kind = match usize::from(kind & !POLICY_SOFT & !POLICY_HISTORY & !POLICY_MORE) {
                 0 => None,
                 number => {
                     let known = Kind::ALL.get(number - 1);
@@ -610,8 +648,17 @@ impl<'a> Reader<'a> {
             let (minutes_ms, hours_ms, days_ms) = (self.varint()?, self.varint()?, self.varint()?);
             policy.history = Some(Retention { minutes_ms, hours_ms, days_ms });
         }
-        if has_lateness {
-            policy.lateness_ms = Some(self.varint()?);
+        if has_more {
+            let more = self.varint()?;
+            if more & !(POLICY_MORE_AUDIT | POLICY_MORE_LATENESS) != 0 {
+                return Err(Malformed("unknown part of a policy; written by a newer version?"));
+            }
+            if more & POLICY_MORE_AUDIT != 0 {
+                policy.audit_ms = Some(self.varint()?);
+            }
+            if more & POLICY_MORE_LATENESS != 0 {
+                policy.lateness_ms = Some(self.varint()?);
+            }
         }
         Ok(policy)
     }
@@ -662,6 +709,7 @@ mod tests {
             soft: true,
             history: Some(Retention { minutes_ms: 1, hours_ms: 2, days_ms: 3 }),
             lateness_ms: Some(u64::MAX),
+            audit_ms: Some(86_400_000),
         };
         vec![
             Effect::Define { id: 1, key, cell: None, has_body: false },
@@ -684,6 +732,7 @@ mod tests {
             Effect::Policy { pattern: b"a*", policy: None },
             Effect::Clear,
             Effect::AddUnder { id: 70_000, delta: i64::MIN, identity: u128::MAX / 3 },
+            Effect::Audit { key, keep_ms: 86_400_000, change: b"change" },
         ]
     }
 
@@ -699,6 +748,7 @@ mod tests {
             Effect::Session { producer, session } => put_session(out, producer, session),
             Effect::Policy { pattern, policy } => put_policy(out, pattern, policy.as_ref()),
             Effect::Clear => put_clear(out),
+            Effect::Audit { key, keep_ms, change } => put_audit(out, key, *keep_ms, change),
         }
     }
 

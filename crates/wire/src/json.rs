@@ -16,6 +16,7 @@
 //! is repeated as text (`valueText`), and any number may be sent as text. A key is text (`counterKey`, `key`) if
 //! it is UTF-8, else `keyBase64`.
 
+pub mod audit;
 pub mod buckets;
 pub mod cursor;
 pub mod history;

@@ -8,10 +8,12 @@
 //! | [`json`] | the bodies of the HTTP interface |
 //! | [`refusal`] | the one table of how a refusal looks on each protocol |
 //! | [`entry`] | the codec of log records and cells |
+//! | [`audit`] | the codec of trails, in the log, on disk and between nodes |
 //! | [`batch`] | the codec of batches and replies, between nodes |
 //! | [`dump`] | a value as Redis's DUMP and RESTORE exchange it |
 //! | [`glob`], [`number`] | patterns and integers as Redis reads them |
 
+pub mod audit;
 pub mod batch;
 pub mod commands;
 pub mod differences;

@@ -7,6 +7,7 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
+use quipu_counting::audit::ACTOR_BYTES_MAX;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -42,6 +43,9 @@ pub struct Client {
         hide_env_values = true
     )]
     pub server: String,
+    /// Who you are, for the trail of what you change, up to 128 bytes
+    #[arg(long, env = "QUIPU_ACTOR", value_name = "NAME", hide_env_values = true)]
+    pub actor: Option<String>,
     /// Print JSON, for programs
     #[arg(long)]
     pub json: bool,
@@ -163,7 +167,7 @@ impl Client {
 
     fn exchange(&self, call: &Call<'_>) -> Result<(u16, Vec<u8>), Failure> {
         let address = address(&self.server).map_err(Failure::malformed)?;
-        let request = request(&address, call)?;
+        let request = request(&address, call, self.actor.as_deref())?;
         let mut stream = connect(&address).map_err(|error| self.unreached(&error))?;
         // From here on the server may have done what was asked, whatever happens to the reply.
         let reply = converse(&mut stream, &request, call.reply_timeout());
@@ -248,13 +252,19 @@ pub fn address(server: &str) -> Result<String, String> {
     }
 }
 
-fn request(address: &str, call: &Call<'_>) -> Result<Vec<u8>, Failure> {
+fn request(address: &str, call: &Call<'_>, actor: Option<&str>) -> Result<Vec<u8>, Failure> {
     let mut head = format!("{} /api/v1/{} HTTP/1.0\r\nHost: {address}\r\n", call.method, call.path);
     if let Some(id) = call.id {
         if id.is_empty() || id.chars().any(char::is_control) {
             return Err(Failure::malformed("--id has 1 to 255 bytes and no control characters"));
         }
         head.push_str(&format!("Idempotency-Key: {id}\r\n"));
+    }
+    if let Some(actor) = actor.filter(|actor| !actor.is_empty()) {
+        if actor.len() > ACTOR_BYTES_MAX || actor.chars().any(char::is_control) {
+            return Err(Failure::malformed("--actor has up to 128 bytes and no control characters"));
+        }
+        head.push_str(&format!("X-Quipu-Actor: {actor}\r\n"));
     }
     let body = call.body.as_ref().map(Value::to_string).unwrap_or_default();
     head.push_str(&format!("Content-Type: application/json\r\nContent-Length: {}\r\n\r\n", body.len()));

@@ -17,7 +17,7 @@ Count    incr, decr, add          Add to a counter, or take from it
          observe, merge           Count different items, like visitors
          acquire, hold            Count within a limit; set an amount aside
 Read     get, mget, list, top     Show counters, one, several, or the largest
-         window, history          Show what was counted when; past values
+         window, history, audit   What was counted when; past values; who did it
          sum, hot, watch          Add up; find the hottest; follow changes
 Move     import, export           Read counters from a file, write them to one
 Rule     policy                   Kind, bounds and limits of keys of a pattern

@@ -5,7 +5,7 @@
 //! | `client`, `counter` | one HTTP call to a server, blocking; a counter as it is answered |
 //! | `counters` | incr, decr, add, set, reset, del, get, mget |
 //! | `uniques`, `quotas`, `holds` | observe, merge; window, acquire; hold, adjust |
-//! | `history` | history |
+//! | `history`, `audit` | history, audit |
 //! | `list` | list, top |
 //! | `sum` | sum |
 //! | `hot` | the keys that are asked for most |
@@ -22,6 +22,7 @@
 //! Human output on a terminal, plain text behind a pipe, JSON with `--json`; exit code 0 only on success, the
 //! others stand in [`failure::EXIT_CODES`].
 
+mod audit;
 mod check;
 mod client;
 mod cluster;
@@ -155,6 +156,15 @@ Behind a pipe: the sum, or with --buckets a line for each bucket, time and sum p
 
 A policy with --history-minutes, --history-hours or --history-days keeps it. Behind a pipe: time and value parted by a tab.")]
     History(history::Args),
+    /// Show who changed a counter, when and why
+    #[command(after_help = "Examples:
+  quipu policy set 'balance:*' --audit 30d
+  quipu adjust balance:7 -120 --reason 'counted twice, ticket 88' --actor anna
+  quipu audit balance:7 --from 2026-02-23T00:00:00Z
+
+The newest change comes first. A policy with --audit says for which counters it is kept, and for how long; deleting a counter \
+leaves its trail alone. Behind a pipe: time, action, change, value, version, who, reason and request id parted by tabs.")]
+    Audit(audit::Args),
     /// Show a counter
     #[command(after_help = "Examples:
   quipu get likes:post:7
@@ -339,6 +349,7 @@ fn run(command: Command, tidy_memory: fn()) -> Result<(), Failure> {
         Command::Hold(args) => args.run(),
         Command::Window(args) => args.run(),
         Command::History(args) => args.run(),
+        Command::Audit(args) => args.run(),
         Command::Get(get) => get.run(),
         Command::Mget(get) => get.run(),
         Command::List(args) => args.run(),

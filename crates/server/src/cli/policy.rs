@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use quipu_wire::duration::duration_text;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -77,6 +78,9 @@ pub struct Set {
     soft: bool,
     #[command(flatten)]
     history: History,
+    /// Keep who changed a counter, when and why, for so long, like 30d
+    #[arg(long, value_name = "DURATION", value_parser = units::duration_ms)]
+    audit: Option<u64>,
     /// Print nothing; the exit code says how it went
     #[arg(short, long, conflicts_with = "json")]
     quiet: bool,
@@ -180,7 +184,7 @@ impl Command {
                 let body = json!({
                     "min": set.min, "max": set.max, "saturate": set.saturate, "ttlMs": set.ttl, "disabled": set.disabled,
                     "kind": set.time.kind(), "window": set.time.window(), "limit": set.limit, "soft": set.soft,
-                    "history": set.history.body(), "lateness": set.time.lateness,
+                    "history": set.history.body(), "lateness": set.time.lateness, "audit": set.audit.map(duration_text),
                 });
                 print(&Vec::from_iter(set.one.call::<Policy>("PUT", Some(body))?.filter(|_| !set.quiet)))
             }
@@ -227,6 +231,7 @@ struct Policy {
     soft: bool,
     history: Option<Kept>,
     lateness: Option<u64>,
+    audit: Option<String>,
 }
 
 /// How long what a value was stays known.
@@ -326,6 +331,7 @@ impl Policy {
         line.extend(self.lateness.map(|ms| format!("  lateness {ms}")));
         line.extend(self.limit.map(|limit| format!("  limit {limit}")));
         line.extend(self.history.as_ref().map(|kept| format!("  history {}", kept.text())));
+        line.extend(self.audit.as_ref().map(|kept| format!("  audit {kept}")));
         for (name, is_set) in [("saturate", self.saturate), ("disabled", self.disabled), ("soft", self.soft)]
         {
             if is_set {

@@ -7,8 +7,8 @@ use quipu_cluster::raft::NotDone;
 use quipu_cluster::walks::Scope;
 use quipu_counting::service::{Finished, ScanPage};
 use quipu_counting::{
-    Aggregate, Batch, Changes, Counters, Execution, HotKeys, Interest, ListPage, Listing, Policies, Policy,
-    Unavailable,
+    Aggregate, AuditPage, AuditQuery, Batch, Changes, Counters, Execution, HotKeys, Interest, ListPage,
+    Listing, Policies, Policy, Unavailable,
 };
 use tokio::runtime::Handle;
 
@@ -109,6 +109,15 @@ impl Counters for ClusterCounters {
     fn aggregate(&self, pattern: &[u8], _now_ms: u64) -> Result<Aggregate, Unavailable> {
         let (node, pattern) = (Arc::clone(&self.node), pattern.to_vec());
         self.wait(async move { node.aggregate(&pattern).await })
+    }
+
+    fn audits(&self) -> bool {
+        self.node.meta(|meta| meta.policies.longest_audit_ms().is_some())
+    }
+
+    fn audit(&self, query: &AuditQuery, _now_ms: u64) -> Result<AuditPage, Unavailable> {
+        let (node, query) = (Arc::clone(&self.node), query.clone());
+        self.wait(async move { node.audit(&query).await })?.map_err(unavailable)
     }
 
     fn random_key(&self, draw: u64, _now_ms: u64) -> Result<Option<Vec<u8>>, Unavailable> {

@@ -24,6 +24,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::Front;
+use super::audit::Peer;
 use super::conversation::{Conversation, Line, Phase, TICK, Ticks};
 use super::front::REQUEST_ID;
 use super::watch;
@@ -142,17 +143,23 @@ impl Connections {
         let _place =
             Place { connections: Arc::clone(&self), number, conversation: Arc::clone(&conversation) };
         // One reference for both, and not one that all connections share.
-        let both = Arc::new((Arc::clone(&self.front), Arc::clone(&conversation)));
+        let peer = socket.peer_addr().ok();
+        let both = Arc::new((Arc::clone(&self.front), Arc::clone(&conversation), peer));
         let service = service_fn(move |mut request: Request<Incoming>| {
             let both = Arc::clone(&both);
             async move {
-                let (front, conversation) = &*both;
+                let (front, conversation, peer) = &*both;
                 if !conversation.enter(Phase::Busy) {
                     // Given up a moment ago, and about to be dropped.
                     std::future::pending::<()>().await;
                 }
                 if request.uri().path() == watch::PATH {
                     request.extensions_mut().insert(Arc::clone(conversation));
+                }
+                if let Some(peer) = peer
+                    && front.audits()
+                {
+                    request.extensions_mut().insert(Peer(*peer));
                 }
                 let response = front.answer(request.map(Body::new)).await;
                 conversation.enter(Phase::Idle);

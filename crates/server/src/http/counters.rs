@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
-use quipu_counting::{Action, Add, Batch, Condition, Freshness, Refusal, Reply};
+use quipu_counting::{Action, Add, Batch, Condition, Freshness, Refusal, Reply, Told};
 use quipu_wire::json::hold::{AdjustBody, AdjustedBody};
 use quipu_wire::json::problem::Problem;
 use quipu_wire::json::request::{AddBody, BodyError, Direction, NoFields, SetBody};
@@ -103,7 +103,8 @@ pub async fn adjust(State(app): State<Arc<App>>, ask: Ask<Precondition>) -> Answ
     let Ask { key, id, condition, body } = ask;
     let body = body.parse::<AdjustBody>()?;
     let (add, reason) = body.to_adjustment()?;
-    let with = |_: &mut Batch, condition| Ok(Action::Add(Add { condition, ..add }));
+    let told = Told { reason: Some(reason), ..Told::default() };
+    let with = |batch: &mut Batch, condition| Ok(batch.addition(Add { condition, ..add }, &told));
     let reply = changed(&app, &key, &id, &condition, with).await?;
     if reply.refusal.is_some() {
         return Ok(answer::change(&key, &reply));

@@ -8,12 +8,17 @@ use tokio::sync::oneshot;
 
 use super::App;
 use super::answer::Refused;
+use super::audit::ASKED_BY;
 
 /// How long a reply may wait for the disk. A disk that takes longer is failing, and a client has given up by then.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs the batch and waits until what its replies reveal is as durable as the mode demands.
-pub async fn run(app: &App, batch: Batch) -> Result<Batch, Refused> {
+pub async fn run(app: &App, mut batch: Batch) -> Result<Batch, Refused> {
+    if app.counters.audits() {
+        // Unknown where nobody wanted to know when the request came in.
+        let _ = ASKED_BY.try_with(|origin| batch.ask_all_from(origin));
+    }
     run_on(&*app.counters, app.clock.now_ms(), batch).await
 }
 

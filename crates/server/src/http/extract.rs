@@ -93,7 +93,8 @@ fn request_id(headers: &HeaderMap, x_request_id: bool) -> Result<Option<HeaderVa
     Ok(chosen.cloned())
 }
 
-fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a HeaderValue>, String> {
+/// The value of a header that may be given once.
+pub fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a HeaderValue>, String> {
     let mut values = headers.get_all(name).iter();
     match (values.next(), values.next()) {
         (value, None) => Ok(value),

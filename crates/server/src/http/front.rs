@@ -19,7 +19,7 @@ use tower::Service;
 
 use super::answer::{self, Refused};
 use super::content::JSON;
-use super::{App, content, counters, origin, packing, status, watch};
+use super::{App, audit, content, counters, origin, packing, status, watch};
 
 /// The header that names a request: the client's own name for it, or ours.
 pub static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -52,6 +52,11 @@ impl Front {
         &self.app.load
     }
 
+    /// Whether somebody wants to know who asks.
+    pub fn audits(&self) -> bool {
+        self.app.counters.audits()
+    }
+
     /// From now on every reply ends its connection.
     pub fn stop(&self) {
         self.is_stopping.store(true, Ordering::Relaxed);
@@ -67,6 +72,10 @@ impl Front {
         let accepts_gzip = packing::accepts_gzip(request.headers());
         let response = match self.app.load.enter() {
             Some(_in_flight) => match check(&request) {
+                Ok(()) if self.audits() => match audit::origin(&request) {
+                    Ok(origin) => audit::ASKED_BY.scope(origin, self.handle(operation, request)).await,
+                    Err(refused) => refused.into_response(),
+                },
                 Ok(()) => self.handle(operation, request).await,
                 Err(refused) => refused.into_response(),
             },

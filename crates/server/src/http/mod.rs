@@ -8,7 +8,7 @@
 //! | `extract`, `parameters`, `preconditions`, `content`, `origin` | what is taken from a request, and what is refused |
 //! | `execute` | runs a batch and waits until its replies may be shown |
 //! | `answer`, `packing` | replies and problems as responses; large ones packed |
-//! | `counters`, `batches`, `list`, `hot`, `uniques`, `windows`, `history`, `quotas`, `holds`, `policies`, `status` | the handlers |
+//! | `counters`, `batches`, `list`, `hot`, `uniques`, `windows`, `history`, `audit`, `quotas`, `holds`, `policies`, `status` | the handlers |
 //! | `watch` | counters while they change |
 //! | `openapi`, `docs` | the API described, for programs and for people |
 //!
@@ -17,6 +17,7 @@
 
 mod aggregate;
 mod answer;
+mod audit;
 mod batches;
 mod cluster;
 mod connections;
@@ -105,6 +106,7 @@ fn router(app: Arc<App>) -> Router {
         .route("/api/v1/counters/{key}/merge", post(uniques::merge))
         .route("/api/v1/counters/{key}/window", get(windows::read))
         .route("/api/v1/counters/{key}/history", get(history::read))
+        .route("/api/v1/counters/{key}/audit", get(audit::read))
         .route("/api/v1/counters/{key}/acquire", post(quotas::acquire))
         .route("/api/v1/acquire", post(quotas::acquire_all))
         .route("/api/v1/counters/{key}/reserve", post(holds::reserve))

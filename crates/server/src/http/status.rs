@@ -53,6 +53,7 @@ pub fn operation(method: &Method, path: &str) -> Option<&'static str> {
         ("POST", ("counters", Some(_), Some("merge"), None)) => "merge",
         ("GET" | "HEAD", ("counters", Some(_), Some("window"), None)) => "window",
         ("GET" | "HEAD", ("counters", Some(_), Some("history"), None)) => "history",
+        ("GET" | "HEAD", ("counters", Some(_), Some("audit"), None)) => "audit",
         ("POST", ("counters", Some(_), Some("acquire"), None) | ("acquire", None, None, None)) => "acquire",
         ("POST", ("counters", Some(_), Some("reserve"), None)) => "reserve",
         ("POST", ("holds", Some(_), Some("commit"), None)) => "commit",

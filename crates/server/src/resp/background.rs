@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use quipu_cluster::walks::Scope;
-use quipu_counting::{Counters, Policy, Unavailable};
+use quipu_counting::{Counters, Origin, Policy, Unavailable};
 use quipu_wire::refusal::unavailable_line;
 use quipu_wire::resp::{Encoder, Protocol};
 
 use super::commands::walks::Keys;
-use super::commands::{cluster, kinds, own, totals, walks};
+use super::commands::{audit, cluster, kinds, own, totals, walks};
 use crate::cluster::map::Map;
 
 /// Two, so that one long KEYS does not stop everyone's SCAN.
@@ -71,6 +71,8 @@ pub enum Job {
         destination: Vec<u8>,
         /// What has seen it.
         sources: Vec<Vec<u8>>,
+        /// Who asks, where somebody wants to know.
+        by: Option<Arc<Origin>>,
     },
     /// Q.SUM.
     Sum {
@@ -82,6 +84,13 @@ pub enum Job {
         /// What the keys of the wanted counters begin with.
         prefix: Vec<u8>,
         /// How many are wanted.
+        count: usize,
+    },
+    /// Q.AUDIT.
+    Audit {
+        /// Of which counter.
+        key: Vec<u8>,
+        /// How many changes are wanted.
         count: usize,
     },
     /// Q.HOT.
@@ -135,8 +144,9 @@ impl Job {
             Job::KeysInSlot { map, slot, most } => {
                 cluster::answer_keys_in_slot(map, *slot, *most, now_ms, &mut encoder)
             }
-            Job::Merge { destination, sources } => {
-                kinds::answer_merge(counters, (destination, sources), now_ms, &mut encoder)
+            Job::Audit { key, count } => audit::answer_audit(counters, (key, *count), now_ms, &mut encoder),
+            Job::Merge { destination, sources, by } => {
+                kinds::answer_merge(counters, (destination, sources, by.as_ref()), now_ms, &mut encoder)
             }
             Job::Sum { pattern } => totals::answer_sum(counters, pattern, now_ms, &mut encoder),
             Job::Top { prefix, count } => {

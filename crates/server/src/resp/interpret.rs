@@ -13,8 +13,8 @@ use rand::{Rng, SeedableRng};
 use super::Shared;
 use super::background::Job;
 use super::commands::{
-    Complaint, Deadline, Drafted, additions, cluster, is_option, keyspace, kinds, objects, own, resolve,
-    totals, values, walks,
+    Complaint, Deadline, Drafted, additions, audit, cluster, is_option, keyspace, kinds, objects, own,
+    resolve, totals, values, walks,
 };
 use super::plan::{Draft, Plan, REQUESTS_PER_BATCH_MAX, Unit};
 use super::session::{Mute, Session};
@@ -328,6 +328,7 @@ impl Interpreter<'_> {
             Command::DbSize => keyspace::count(draft),
             Command::FlushAll | Command::FlushDb => keyspace::clear(draft, arguments.tail(1)),
             Command::QAdd => own::add(draft, arguments, now_ms),
+            Command::QAdjust => audit::adjust(draft, arguments),
             Command::QBatch => own::batch(draft, arguments),
             Command::PfAdd => kinds::observe(draft, key, arguments.tail(2)),
             Command::PfCount => kinds::estimate(draft, arguments.tail(1)),
@@ -391,6 +392,7 @@ pub(super) fn job(
         Command::PfMerge => Some(kinds::merge(arguments.tail(1))),
         Command::QSum => Some(totals::sum(arguments)),
         Command::QTop => Some(totals::top(arguments)),
+        Command::QAudit => Some(audit::audit(arguments)),
         Command::QHot => Some(own::hot(arguments.tail(1))),
         Command::QPolicySet | Command::QPolicyDel => Some(own::change_policy(command, arguments.tail(2))),
         Command::ClusterCountKeysInSlot | Command::ClusterGetKeysInSlot => {

@@ -151,8 +151,14 @@ impl Turn<'_> {
         buffer: &[u8],
         mut next: usize,
     ) -> Stop {
+        let audits = self.shared.counters.audits();
+        // What others asked before is theirs.
+        self.round.draft.batch.ask_from(None);
         for arguments in pipeline.commands(buffer).skip(next) {
             let step = loop {
+                if audits {
+                    self.round.draft.batch.ask_from(Some(connection.session.origin()));
+                }
                 let mut interpreter = Interpreter {
                     shared: self.shared,
                     session: &mut connection.session,
@@ -328,7 +334,12 @@ impl Turn<'_> {
 
     /// A job is done elsewhere.
     #[cold]
-    fn wait_for_job(&mut self, connection: &mut Connection, token: Token, job: Job, waiting: Waiting) {
+    fn wait_for_job(&mut self, connection: &mut Connection, token: Token, mut job: Job, waiting: Waiting) {
+        if let Job::Merge { by, .. } = &mut job
+            && self.shared.counters.audits()
+        {
+            *by = Some(Arc::clone(connection.session.origin()));
+        }
         let now_ms = waiting.now_ms;
         connection.waiting = Some(waiting);
         self.shared.statistics.waiting.fetch_add(1, Ordering::Relaxed);

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use mio::Token;
 use parking_lot::Mutex;
+use quipu_counting::Origin;
 use quipu_wire::resp::{Arguments, Encoder, Protocol};
 
 use super::transaction::Staged;
@@ -38,6 +39,8 @@ pub struct Session {
     pub sent_away: BTreeSet<u16>,
     /// For CLIENT LIST.
     pub last_command: &'static str,
+    /// Who it is, for trails, once it was asked for.
+    origin: Option<Arc<Origin>>,
 }
 
 impl Session {
@@ -53,7 +56,20 @@ impl Session {
             looks_anywhere: false,
             sent_away: BTreeSet::new(),
             last_command: "NULL",
+            origin: None,
         }
+    }
+
+    /// Who it is, for trails.
+    pub fn origin(&mut self) -> &Arc<Origin> {
+        let card = &self.card;
+        self.origin.get_or_insert_with(|| Arc::new(Origin::new(&card.profile.lock().name, card.peer)))
+    }
+
+    /// CLIENT SETNAME.
+    pub fn set_name(&mut self, name: &[u8]) {
+        self.card.profile.lock().name = name.to_vec();
+        self.origin = None;
     }
 
     /// RESET: as if new.

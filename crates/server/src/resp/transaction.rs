@@ -88,6 +88,7 @@ fn is_staged(command: Command, is_of_cluster: bool) -> bool {
             | Command::QSum
             | Command::QTop
             | Command::QHot
+            | Command::QAudit
             | Command::QPolicySet
             | Command::QPolicyDel
             | Command::QPolicyGet

@@ -276,6 +276,7 @@ impl Drawing<'_> {
         policy.history = self.random.random_ratio(1, 3).then_some(retention);
         policy.ttl_ms = self.random.random_ratio(1, 6).then_some(20_000);
         policy.lateness_ms = self.random.random_ratio(1, 4).then_some(10_000);
+        policy.audit_ms = self.random.random_ratio(1, 2).then_some(AUDIT_MS);
         (pattern, Some(policy))
     }
 
@@ -298,6 +299,9 @@ impl Drawing<'_> {
 fn observed() -> Action {
     Action::Observe { items: Default::default() }
 }
+
+/// Trails are kept for longer than any world lasts.
+const AUDIT_MS: u64 = 30 * 86_400_000;
 
 fn by_time(kind: Kind, frame: Frame) -> Policy {
     Policy { kind: Some(kind), window: Some(Keeping { frame, keep_ms: 60_000 }), ..Policy::default() }

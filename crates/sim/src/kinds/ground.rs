@@ -33,6 +33,11 @@ impl Ground {
         Ground::Machine(Box::new(Machine::new(seed, Plant::None)))
     }
 
+    /// A simulated machine with a bug.
+    pub fn planted(seed: u64, plant: Plant) -> Ground {
+        Ground::Machine(Box::new(Machine::new(seed, plant)))
+    }
+
     /// A folder that is removed in the end.
     pub fn folder() -> io::Result<Ground> {
         Ok(Ground::Folder(TempDir::new()?))

@@ -3,7 +3,7 @@
 //! The model keeps whole counters and decides by the same rules as the engine (what the rules say is the business of their own
 //! tests); what these worlds prove is that nothing the engine does with counters shows: logs, checkpoints that run while
 //! counters change, eviction, expiry, retries, restarts after crashes at any operation. What is found after a restart is the
-//! model as it was after some batch, the last that was acknowledged or a later one.
+//! model as it was after some batch, the last that was acknowledged or a later one; and so are the trails of what was done.
 //!
 //! | file | what lives there |
 //! |---|---|

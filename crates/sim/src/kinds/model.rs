@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use quipu_counting::identity::{group_fingerprint, request_fingerprint};
 use quipu_counting::kinds::{Asked, Ruled, WholeItem, recall, settle_group, settle_whole};
 use quipu_counting::{
-    Action, Batch, Group, GroupKind, Kind, Outcome, Policies, Refusal, Remembered, Reply, Whole,
+    Action, Batch, Cell, Change, Deed, Group, GroupKind, Kind, Outcome, Policies, Refusal, Remembered, Reply,
+    Whole,
 };
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -17,8 +18,19 @@ use super::asks::{Ask, Item};
 pub struct Model {
     pub counters: BTreeMap<Vec<u8>, Whole>,
     pub policies: Policies,
+    /// What was done to whom, the oldest first, where a policy has it kept.
+    pub trails: BTreeMap<Vec<u8>, Vec<Trace>>,
     /// By request id, and there by item.
     known: BTreeMap<u64, Known>,
+}
+
+/// A row of a trail: what was done, by how much, and what it came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trace {
+    pub deed: Deed,
+    pub applied: i64,
+    pub value: i64,
+    pub version: u64,
 }
 
 /// A request that is remembered.
@@ -100,9 +112,31 @@ impl Model {
     fn settle(&mut self, item: &Item, birth: u64, now_ms: u64) -> Reply {
         let mut whole = self.counters.remove(&item.key).unwrap_or_default();
         let asked = Asked { action: &item.action, payload: &item.payload };
+        let before = whole.cell;
         let settled = settle_whole(&mut whole, asked, self.ruled(&item.key), now_ms, birth);
+        self.trace(item, before, &settled.change, now_ms);
         self.counters.insert(item.key.clone(), whole);
         settled.reply
+    }
+
+    /// Notes a change, if a policy wants it.
+    fn trace(&mut self, item: &Item, before: Option<Cell>, change: &Change, now_ms: u64) {
+        let after = match change {
+            Change::Keep => return,
+            Change::Put(cell) => Some(*cell),
+            Change::Remove => None,
+        };
+        let before = before.filter(|cell| cell.is_live(now_ms));
+        if self.policies.limits(&item.key).audit_ms == 0 || before.or(after).is_none() {
+            return;
+        }
+        let value = |cell: Option<Cell>| cell.map_or(0, |cell| cell.value);
+        self.trails.entry(item.key.clone()).or_default().push(Trace {
+            deed: Deed::of(&item.action, &item.payload).0,
+            applied: value(after).saturating_sub(value(before)),
+            value: value(after),
+            version: after.or(before).map_or(0, |cell| cell.version),
+        });
     }
 
     fn settle_all(&mut self, items: &[Item], births: &[u64], now_ms: u64) -> Vec<Reply> {
@@ -128,6 +162,8 @@ impl Model {
         };
         let mut replies = Vec::new();
         for (item, (settled, whole)) in items.iter().zip(settled) {
+            let before = self.counters.get(&item.key).and_then(|whole| whole.cell);
+            self.trace(item, before, &settled.change, now_ms);
             self.counters.insert(item.key.clone(), whole);
             replies.push(settled.reply);
         }

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use quipu_counting::{Action, Add, Batch, Counters, Execution, Policies, Reply, Unavailable};
+use quipu_counting::{
+    Action, Add, AuditQuery, Batch, Counters, Deed, Execution, Policies, Reply, Unavailable,
+};
 use quipu_engine::{Digest, Engine, Options};
 use quipu_store::LogOptions;
 use rand::rngs::SmallRng;
@@ -10,7 +12,7 @@ use rand::{Rng, SeedableRng};
 
 use super::asks::{Ask, Drawing, Item, keys};
 use super::ground::Ground;
-use super::model::Model;
+use super::model::{Model, Trace};
 use crate::config::START_MS;
 use crate::violation::{Invariant, Violation};
 
@@ -463,11 +465,14 @@ impl World {
         }
         engine.run(&mut batch, self.now).map_err(surprise("reading all"))?;
         let policies = engine.policies().map_err(surprise("policies"))?;
+        let trails = self.trails(engine)?;
         let mut differences = Vec::new();
         let mut explained: Vec<usize> = Vec::new();
         for index in 0..self.history.len() {
             let model = &mut self.history[index];
-            match difference(model, &keys, &batch.replies, &policies, self.now) {
+            let differs = difference(model, &keys, &batch.replies, &policies, self.now)
+                .or_else(|| trails_differ(model, &trails));
+            match differs {
                 None => explained.push(index),
                 Some(difference) => differences.push(difference),
             }
@@ -487,6 +492,34 @@ impl World {
         found.forget_unknown_to(&certain);
         self.history = vec![found];
         Ok(())
+    }
+
+    /// The trails of all counters, the oldest row first, without what no request did.
+    fn trails(&self, engine: &Engine) -> Result<Vec<(Vec<u8>, Vec<Trace>)>, Violation> {
+        let mut trails = Vec::new();
+        for key in &self.keys {
+            let mut query =
+                AuditQuery { key: key.clone(), from_ms: 0, to_ms: u64::MAX, before: None, limit: 50 };
+            let mut trail: Vec<Trace> = Vec::new();
+            loop {
+                let page = engine.audit(&query, self.now).map_err(surprise("a trail"))?;
+                query.before = page.next();
+                let asked =
+                    page.changes.into_iter().filter(|it| !matches!(it.deed, Deed::Expired | Deed::Clear));
+                trail.extend(asked.map(|it| Trace {
+                    deed: it.deed,
+                    applied: it.applied,
+                    value: it.value,
+                    version: it.version,
+                }));
+                if query.before.is_none() {
+                    break;
+                }
+            }
+            trail.reverse();
+            trails.push((key.clone(), trail));
+        }
+        Ok(trails)
     }
 
     fn digests(&self) -> Result<Vec<Digest>, Violation> {
@@ -529,6 +562,14 @@ fn digests_of(engine: &Engine, partitions: u16, now_ms: u64) -> Result<Vec<Diges
         .map(|partition| engine.digest(partition))
         .collect::<Result<_, _>>()
         .map_err(|error| Violation::new(Invariant::Progress, format!("digest: {error}")))
+}
+
+/// Which trail is not that of the model, if any.
+fn trails_differ(model: &Model, found: &[(Vec<u8>, Vec<Trace>)]) -> Option<String> {
+    let (key, found) = (found.iter())
+        .find(|(key, found)| model.trails.get(key).map_or(&[][..], Vec::as_slice) != found.as_slice())?;
+    let expected = model.trails.get(key);
+    Some(format!("the trail of {}:\n  {found:?}\n  expected {expected:?}", String::from_utf8_lossy(key)))
 }
 
 /// What of the model is not found, if anything. Births that it does not know are learned.

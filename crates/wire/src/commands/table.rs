@@ -306,6 +306,10 @@ commands! {
         "key delta [ID id] [MIN min] [MAX max] [SATURATE] [PX milliseconds] [IFVERSION version] [AT milliseconds]" "Adds once per request id, within bounds, at a version, in a window also for a time that is past. Answers value, applied, version, duplicate.";
     QBatch "q.batch" -6 (4 -1 2) [WRITE DENYOOM] [STRING] [RW ACCESS UPDATE] [] "quipu" "0.1.0"
         "producer epoch sequence key delta [key delta ...]" "Adds to several counters, all or none, once per producer sequence. Answers last sequence, duplicate.";
+    QAdjust "q.adjust" -4 (1 1 1) [WRITE DENYOOM FAST] [STRING] [RW ACCESS UPDATE] [] "quipu" "0.1.0"
+        "key delta reason [ID id]" "Corrects a counter and says why. Answers value, applied, version, duplicate.";
+    QAudit "q.audit" -2 (1 1 1) [READONLY] [STRING] [RO ACCESS] [VARIES] "quipu" "0.1.0"
+        "key [COUNT n]" "Who changed a counter, when, how and why, the newest first, where a policy has that kept.";
     QAcquire "q.acquire" -5 (1 1 1) [WRITE DENYOOM FAST] [STRING] [RW ACCESS UPDATE] [] "quipu" "0.1.0"
         "key amount limit window-milliseconds [SOFT] [ID id]" "Counts if the limit leaves room in the window. Answers allowed, remaining, milliseconds until some is free.";
     QHold "q.hold" -4 (1 1 1) [WRITE DENYOOM FAST] [STRING] [RW ACCESS UPDATE] [] "quipu" "0.1.0"

@@ -21,10 +21,11 @@ use quipu_counting::{Detail, Kind, ListOrder, ListPage, Listed, NEVER, Policy, R
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::schema::{DifferenceSchema, KeyBase64Schema, KeySchema, SumSchema};
+use super::schema::{AuditKeptSchema, DifferenceSchema, KeyBase64Schema, KeySchema, SumSchema};
 use super::timestamp::{LAST_MS, rfc3339};
 use super::window::{HistoryBody, KindName, WindowBody};
 use super::{cursor, text_if_large};
+use crate::duration::duration_text;
 use crate::refusal::{Presentation, of_refusal, text_of};
 
 /// A counter's name in a reply.
@@ -462,6 +463,10 @@ pub struct PolicyReply {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     lateness: Option<u64>,
+    /// How long it stays known who changed a counter, when and why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, value_type = Option<AuditKeptSchema>)]
+    audit: Option<String>,
 }
 
 fn is_not(flag: &bool) -> bool {
@@ -486,6 +491,7 @@ impl PolicyReply {
             soft: policy.soft,
             history: policy.history.map(HistoryBody::of),
             lateness: policy.lateness_ms,
+            audit: policy.audit_ms.map(duration_text),
         }
     }
 }

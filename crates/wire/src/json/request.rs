@@ -13,9 +13,10 @@ use serde::de::{self, DeserializeOwned, Deserializer, MapAccess, Visitor};
 use utoipa::ToSchema;
 
 use super::EXACT_INTEGER_MAX;
+use super::audit::Kept;
 use super::schema::{
-    CountSchema, DurationSchema, IntegerSchema, KeyBase64Schema, KeyOrBase64Schema, KeySchema, MomentSchema,
-    RequestIdSchema, TtlSchema, VersionSchema,
+    AuditKeptSchema, CountSchema, DurationSchema, IntegerSchema, KeyBase64Schema, KeyOrBase64Schema,
+    KeySchema, MomentSchema, RequestIdSchema, TtlSchema, VersionSchema,
 };
 use super::timestamp::{MOMENT, time_ms};
 use super::window::{HistoryBody, KindName, WindowBody};
@@ -541,6 +542,9 @@ pub struct PolicyBody {
     /// How long ago something may have happened that is counted for its time (`at`); as long as past windows are kept where it is not said.
     #[schema(value_type = Option<DurationSchema>)]
     pub lateness: Option<Ms<Lasting>>,
+    /// How long it stays known who changed a counter, when and why, like `30d`.
+    #[schema(value_type = Option<AuditKeptSchema>)]
+    pub audit: Option<Kept>,
 }
 
 impl PolicyBody {
@@ -585,6 +589,7 @@ impl PolicyBody {
             soft: self.soft,
             history: self.history.as_ref().map(|history| history.0.to_retention()).transpose()?,
             lateness_ms,
+            audit_ms: self.audit.map(Kept::to_ms).transpose()?,
         })
     }
 }

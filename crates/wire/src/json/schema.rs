@@ -130,6 +130,11 @@ described! {
         "description": format!("Why, in 1 to {REASON_BYTES_MAX} bytes."),
         "type": "string", "minLength": 1, "maxLength": REASON_BYTES_MAX, "examples": ["reconcile-fix"],
     });
+    /// How long a trail is kept.
+    AuditKeptSchema = "AuditKept": json!({
+        "description": "A duration, 1h to 11000d.",
+        "type": "string", "pattern": "^([1-9][0-9]{0,4}h|[1-9][0-9]{0,3}d)$", "examples": ["30d"],
+    });
     /// A window as a call names it.
     WindowSchema = "WindowArgument": json!({
         "description": "A sliding window as a duration or as milliseconds, in sixty buckets; or any window, said in full \

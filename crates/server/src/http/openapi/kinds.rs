@@ -3,7 +3,7 @@
 use super::operations::{Body, JSON, Operation, Outcome, PLAIN};
 
 /// What every call that changes such a counter may be given in headers.
-const NAMED: &[&str] = &["Key", "IdempotencyKey", "RequestId"];
+const NAMED: &[&str] = &["Key", "IdempotencyKey", "RequestId", "Actor"];
 const PROBLEMS: &[u16] = &[400, 403, 406, 408, 409, 413, 415, 422, 431, 503, 504];
 const QUOTA_PROBLEMS: &[u16] = &[400, 403, 406, 408, 409, 413, 415, 422, 429, 431, 503, 504];
 const HOLD_PROBLEMS: &[u16] = &[400, 403, 404, 406, 408, 409, 413, 415, 431, 503, 504];
@@ -14,6 +14,7 @@ pub const RATE_LIMIT: &[&str] =
 const SEEN: &str = r#"{"counterKey":"visitors:2026-02-23","changed":true,"estimate":2,"exact":true,"version":1,"duplicate":false}"#;
 const WINDOW: &str = r#"{"counterKey":"calls:user:7","exists":true,"kind":"window","from":"2026-02-23T09:00:00.000Z","to":"2026-02-23T10:01:00.000Z","sum":58,"buckets":[{"start":"2026-02-23T10:00:00.000Z","end":"2026-02-23T10:01:00.000Z","sum":58}]}"#;
 const HISTORY: &str = r#"{"counterKey":"likes:post:7","exists":true,"points":[{"at":"2026-02-23T10:00:00.000Z","value":41},{"at":"2026-02-23T10:01:00.000Z","value":42}]}"#;
+const AUDIT: &str = r#"{"counterKey":"balance:7","changes":[{"at":"2026-02-23T10:00:00.000Z","action":"adjust","applied":-120,"value":7,"version":8,"requestId":"ticket-88","reason":"counted twice","by":{"name":"anna","address":"10.0.0.7:52044"}}],"cursor":null,"since":"2026-01-24T10:00:00.000Z"}"#;
 const GRANT: &str = r#"{"counterKey":"calls:user:7","allowed":true,"limit":100,"used":58,"remaining":42,"resetMs":3599000,"overLimit":false,"value":58,"version":58,"duplicate":false}"#;
 const GRANTS: &str = r#"{"allowed":true,"results":[{"counterKey":"calls:user:7","allowed":true,"limit":100,"used":59,"remaining":41,"resetMs":3599000,"overLimit":false,"value":59,"version":59,"duplicate":false}]}"#;
 const HOLD: &str = r#"{"counterKey":"stock:shirt","holdId":"AQcDc3RvY2s6c2hpcnQ","amount":3,"expiresAt":"2026-02-23T10:00:30.000Z","value":7,"version":8,"duplicate":false}"#;
@@ -58,7 +59,7 @@ pub const OPERATIONS: &[Operation] = &[
         summary: "Correct a counter",
         description: "Adds `delta` as an increment does, and says why: the reason is required. Counters of uniques cannot be \
             corrected (409).",
-        parameters: &["Key", "IdempotencyKey", "RequestId", "IfMatch", "IfNoneMatch"],
+        parameters: &["Key", "IdempotencyKey", "RequestId", "Actor", "IfMatch", "IfNoneMatch"],
         body: Some(Body {
             schema: "Adjustment",
             is_required: true,
@@ -75,7 +76,7 @@ pub const OPERATIONS: &[Operation] = &[
         summary: "Note what was seen",
         description: "How many different items there were: the very number up to 256, then an estimate with a standard error of \
             0.81 %. A counter that does not exist becomes one of uniques; others refuse (409). Up to 10,000 items a call.",
-        parameters: &["UniqueKey", "IdempotencyKey", "RequestId"],
+        parameters: &["UniqueKey", "IdempotencyKey", "RequestId", "Actor"],
         body: Some(Body { schema: "Observation", is_required: true, example: r#"{"items":["u1","u2"]}"# }),
         outcomes: &[done("The items are known.", "Seen", SEEN, REPLAYED)],
         problems: PROBLEMS,
@@ -109,7 +110,7 @@ pub const OPERATIONS: &[Operation] = &[
             may stand in a policy. The first call with a window makes a counter by time; sliding windows of other lengths may then \
             be asked of the same counter. Of a window of other kind, `type` says which: around the boundary of fixed and calendar windows \
             twice the limit can pass, a sliding one never lets more pass in any span of its length.",
-        parameters: &["WindowKey", "IdempotencyKey", "RequestId"],
+        parameters: &["WindowKey", "IdempotencyKey", "RequestId", "Actor"],
         body: Some(Body {
             schema: "Acquisition",
             is_required: false,
@@ -126,7 +127,7 @@ pub const OPERATIONS: &[Operation] = &[
         summary: "Count within several limits",
         description: "All of them leave room, and each item is counted, or nothing is (429, with the item that refused). In a cluster the \
             keys must share a slot: `calls:{user-7}:minute` and `calls:{user-7}:month` do.",
-        parameters: &["IdempotencyKey", "RequestId"],
+        parameters: &["IdempotencyKey", "RequestId", "Actor"],
         body: Some(Body {
             schema: "AcquireAll",
             is_required: true,
@@ -160,6 +161,20 @@ pub const OPERATIONS: &[Operation] = &[
         parameters: &["Key", "Step", "From", "To", "At", "Consistency", "MaxStaleness"],
         outcomes: &[done("The points.", "History", HISTORY, &[])],
         problems: &[400, 406, 431, 503, 504],
+        ..PLAIN
+    },
+    Operation {
+        id: "getAudit",
+        tag: "counters",
+        path: "/api/v1/counters/{key}/audit",
+        summary: "Who changed it, when and why",
+        description: "Every accepted change, the newest first, with who asked for it (the header `X-Quipu-Actor`, or the name of a RESP \
+            connection, and the address), why (the reason of an adjustment) and under which request id. A policy with `audit` says \
+            for how long that is kept; deleting a counter leaves its trail alone. Where no policy has one kept, and there is none from \
+            before, the call is refused (409).",
+        parameters: &["Key", "From", "To", "AuditLimit", "AuditCursor"],
+        outcomes: &[done("A page of changes.", "Audit", AUDIT, &[])],
+        problems: &[400, 406, 409, 431, 503, 504],
         ..PLAIN
     },
     Operation {

@@ -22,6 +22,7 @@ use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::IntoResponse;
+use quipu_wire::json::audit::AuditReply;
 use quipu_wire::json::buckets::SpanBody;
 use quipu_wire::json::history::HistoryReply;
 use quipu_wire::json::hold::{AdjustBody, AdjustedBody, CommitBody, HoldBody, HoldEndBody, ReserveBody};
@@ -34,9 +35,9 @@ use quipu_wire::json::reply::{
 };
 use quipu_wire::json::request::{AddBody, BatchAddBody, BatchGetBody, PolicyBody, SetBody};
 use quipu_wire::json::schema::{
-    CountSchema, DifferenceSchema, DurationSchema, HoldTtlSchema, IntegerSchema, ItemSchema, KeyBase64Schema,
-    KeyOrBase64Schema, KeySchema, MomentSchema, ReasonSchema, RequestIdSchema, SumSchema, TtlSchema,
-    VersionSchema, WindowSchema,
+    AuditKeptSchema, CountSchema, DifferenceSchema, DurationSchema, HoldTtlSchema, IntegerSchema, ItemSchema,
+    KeyBase64Schema, KeyOrBase64Schema, KeySchema, MomentSchema, ReasonSchema, RequestIdSchema, SumSchema,
+    TtlSchema, VersionSchema, WindowSchema,
 };
 use quipu_wire::json::unique::{MergeBody, ObserveBody, SeenBody};
 use serde_json::{Map, Value, json};
@@ -231,6 +232,8 @@ fn schemas(limits: &Limits) -> Value {
     add::<AggregateBody>(&mut found);
     add::<HotBody>(&mut found);
     add::<HistoryReply>(&mut found);
+    add::<AuditReply>(&mut found);
+    add::<AuditKeptSchema>(&mut found);
     add::<PolicyReply>(&mut found);
     add::<PoliciesBody>(&mut found);
     add::<PolicyRemoved>(&mut found);

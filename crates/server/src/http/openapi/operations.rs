@@ -54,7 +54,7 @@ pub(super) const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// What every change may be given in headers.
-const CHANGE: &[&str] = &["Key", "IdempotencyKey", "RequestId", "IfMatch", "IfNoneMatch"];
+const CHANGE: &[&str] = &["Key", "IdempotencyKey", "RequestId", "Actor", "IfMatch", "IfNoneMatch"];
 /// How a change with a body may end badly.
 const CHANGE_PROBLEMS: &[u16] = &[400, 403, 406, 408, 409, 413, 415, 422, 431, 503, 504];
 const READ_PROBLEMS: &[u16] = &[400, 406, 431, 503, 504];
@@ -211,7 +211,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         summary: "Add to many counters",
         description: "Results come in the order of the items. Independent items succeed or fail alone, each with its own \
             `requestId`, or all under one `Idempotency-Key`. With `atomic` all are made or none (409).",
-        parameters: &["IdempotencyKey", "RequestId"],
+        parameters: &["IdempotencyKey", "RequestId", "Actor"],
         body: Some(Body {
             schema: "BatchIncrement",
             is_required: true,

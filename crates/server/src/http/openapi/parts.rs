@@ -1,5 +1,6 @@
 //! What calls share: parameters, headers of replies, and problems.
 
+use quipu_counting::audit::{ACTOR_BYTES_MAX, AUDIT_PAGE_MAX};
 use quipu_counting::hot::{HOT_KEYS_DEFAULT, HOT_KEYS_MAX};
 use quipu_counting::{ID_BYTES_MAX, KEY_BYTES_MAX};
 use quipu_wire::json::schema::DURATION_PATTERN;
@@ -7,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::kinds::RATE_LIMIT;
 use super::{PROBLEM_JSON, reference};
+use crate::http::audit;
 use crate::http::list::{LIMIT_DEFAULT, LIMIT_MAX};
 use crate::http::watch;
 
@@ -77,6 +79,11 @@ pub fn parameters() -> Value {
             "description": "Stands in for `Idempotency-Key` where that is absent, unless the server is told to ignore it \
                 (`http.x_request_id = \"ignore\"`). Every reply repeats it.",
         },
+        "Actor": {
+            "name": "X-Quipu-Actor", "in": "header", "example": "billing",
+            "schema": {"type": "string", "maxLength": ACTOR_BYTES_MAX, "pattern": "^[!-~]*$"},
+            "description": "Who asks, for the trail of the counter, where a policy has one kept.",
+        },
         "IfMatch": {
             "name": "If-Match", "in": "header", "schema": tags, "example": "\"12-7\"",
             "description": "Only if the counter has one of these `ETag`s; `*`: only if it exists.",
@@ -97,6 +104,16 @@ pub fn parameters() -> Value {
             "name": "limit", "in": "query", "example": 100,
             "schema": {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT_DEFAULT},
             "description": "The most counters of a page.",
+        },
+        "AuditLimit": {
+            "name": "limit", "in": "query", "example": 100,
+            "schema": {"type": "integer", "minimum": 1, "maximum": AUDIT_PAGE_MAX, "default": audit::LIMIT_DEFAULT},
+            "description": "The most changes of a page.",
+        },
+        "AuditCursor": {
+            "name": "cursor", "in": "query",
+            "schema": {"type": "string", "pattern": "^([A-Za-z0-9_-]{10}[AEIMQUYcgkosw048])?$"},
+            "description": "The `cursor` of the page before; leave it out, or empty, for the newest changes.",
         },
         "Number": {
             "name": "n", "in": "query", "example": 20,

@@ -25,7 +25,7 @@ pub fn agree(
     match command {
         Command::ClientSetName => {
             check_name(operand, "Client names")?;
-            session.card.profile.lock().name = operand.to_vec();
+            session.set_name(operand);
             draft.fixed(b"+OK\r\n");
         }
         Command::ClientSetInfo => {

@@ -89,7 +89,7 @@ impl<'b> Hello<'b> {
 pub fn hello(draft: &mut Draft, session: &mut Session, arguments: Arguments<'_, '_>) -> Drafted {
     let Hello { protocol, name } = Hello::read(arguments)?;
     if let Some(name) = name {
-        session.card.profile.lock().name = name.to_vec();
+        session.set_name(name);
     }
     let protocol = protocol.unwrap_or(session.protocol);
     session.protocol = protocol;

@@ -10,6 +10,7 @@
 //!   Q.COMMIT hold [amount] | Q.VOID hold                       -> [value, applied, version, duplicate]
 //! ```
 
+use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use quipu_counting::body::{State, put_frame};
@@ -17,7 +18,7 @@ use quipu_counting::hold::{HoldId, TTL_MS_MAX};
 use quipu_counting::kinds::visitors;
 use quipu_counting::unique::{Unique, hash};
 use quipu_counting::{
-    Acquire, Action, Add, Batch, Counters, Detail, Ending, Execution, Refusal, Reply, Unavailable,
+    Acquire, Action, Add, Batch, Counters, Detail, Ending, Execution, Origin, Refusal, Reply, Unavailable,
 };
 use quipu_wire::json::window::sliding;
 use quipu_wire::refusal::error_line;
@@ -83,14 +84,14 @@ pub fn union(replies: &[Reply], now_ms: u64) -> Result<Unique, Refusal> {
 pub fn merge(keys: Arguments<'_, '_>) -> Result<Job, Complaint> {
     check_keys(keys.iter())?;
     let sources = keys.tail(1).iter().map(<[u8]>::to_vec).collect();
-    Ok(Job::Merge { destination: keys.name().to_vec(), sources })
+    Ok(Job::Merge { destination: keys.name().to_vec(), sources, by: None })
 }
 
 /// PFMERGE, in the background: what the sources have seen is read first, and then shown to the destination. Seeing is never undone,
 /// so what comes in between does no harm.
 pub fn answer_merge(
     counters: &dyn Counters,
-    (destination, sources): (&[u8], &[Vec<u8>]),
+    (destination, sources, by): (&[u8], &[Vec<u8>], Option<&Arc<Origin>>),
     now_ms: u64,
     encoder: &mut Encoder<'_>,
 ) -> Result<(), Unavailable> {
@@ -109,6 +110,7 @@ pub fn answer_merge(
     let mut sketch = Vec::new();
     all.put(&mut sketch);
     let mut batch = Batch::default();
+    batch.ask_from(by);
     let sketch = batch.intern(&sketch);
     batch.push(destination, Action::Join { sketch });
     let joined = run(counters, batch, now_ms)?;

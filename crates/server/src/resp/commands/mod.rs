@@ -26,6 +26,7 @@ use quipu_wire::number::parse_i64;
 use quipu_wire::resp::{Arguments, errors};
 
 pub mod additions;
+pub mod audit;
 pub mod client;
 pub mod cluster;
 pub mod config;
