@@ -3,7 +3,11 @@
 //! Every partition adds up its own counters, and totals of partitions are put together in any order: nothing that is
 //! passed on grows with the number of counters. A pattern is one of a policy: `*` stands for any bytes, `?` for one.
 
-use crate::policy::matches;
+use std::sync::Arc;
+
+use crate::body::{Body, Kind};
+use crate::policy::{Policies, matches};
+use crate::rollup::{Slice, Sliceable};
 use crate::service::Unavailable;
 use crate::slot::{partition, slot, tag};
 
@@ -103,12 +107,13 @@ impl Aggregate {
     }
 }
 
-/// A pattern, taken apart for finding what it selects.
+/// A pattern, taken apart for finding what it selects; and which part of the values counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selector {
     pattern: Vec<u8>,
     /// So many bytes before the first wildcard.
     literal: usize,
+    slice: Option<Slice>,
 }
 
 impl Selector {
@@ -116,7 +121,33 @@ impl Selector {
     pub fn new(pattern: &[u8]) -> Selector {
         let is_wildcard = |byte: &u8| matches!(byte, b'*' | b'?');
         let literal = pattern.iter().position(is_wildcard).unwrap_or(pattern.len());
-        Selector { pattern: pattern.to_vec(), literal }
+        Selector { pattern: pattern.to_vec(), literal, slice: None }
+    }
+
+    /// The same counters; of each value this part counts. Those of which nobody declares it do not.
+    pub fn of_part(self, slice: Option<Slice>) -> Selector {
+        Selector { slice, ..self }
+    }
+
+    /// The pattern.
+    pub fn pattern(&self) -> &[u8] {
+        &self.pattern
+    }
+
+    /// Which part of the values counts, if not all.
+    pub fn slice(&self) -> Option<&Slice> {
+        self.slice.as_ref()
+    }
+
+    /// What counts of a counter.
+    pub fn value(&self, key: &[u8], value: i64, body: Option<&Arc<Body>>, policies: &Policies) -> Option<i64> {
+        let Some(slice) = &self.slice else { return Some(value) };
+        if body.is_some_and(|body| body.kind() == Kind::Unique) {
+            return None;
+        }
+        let declared = policies.policy_for(key)?.rollups.clone()?;
+        let sliceable = Sliceable { slice: slice.clone(), declared, value, body: body.cloned() };
+        sliceable.add_up().map(|sliced| sliced.value)
     }
 
     /// What all selected keys begin with.

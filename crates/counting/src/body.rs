@@ -5,21 +5,24 @@
 //! them, and applying them again comes to the same, so nothing is decided twice.
 //!
 //! ```text
-//! body   := state holds series
+//! body   := state holds series [rollups]
 //! state  := 0 | 1 sketch | 2 frame keep_ms:v buckets | 3 frame keep_ms:v count:v (start_ms:v sketch)*
 //! frame  := 0 span_ms:v bucket_ms:v | 1 span_ms:v | 2 unit:1 anchor:1 zone
 //! zone   := name count:v (from_ms:z offset_s:z)*
 //! event  := 0 shape | 1 start_ms:v from_ms:v count:v hash:8* | 2 sketch | 3 sketch | 4 start_ms:v from_ms:v delta:z | 5 keep_ms:v
 //!         | 6 number:v amount:z expires_at_ms:v | 7 number:v | 8
 //!         | 9 minutes_ms:v hours_ms:v days_ms:v before:z changed_at_ms:v | 10
+//!         | 11 value:z declared | 12 | 13 delta:z values
 //! shape  := 0 | 1 | 2 frame keep_ms:v | 3 frame keep_ms:v
-//! sketch, buckets, holds, series, name := length:v bytes
+//! sketch, buckets, holds, series, name, values := length:v bytes
+//! rollups, declared as in [`crate::rollup`]
 //! ```
 
 use std::borrow::Cow;
 
 use crate::bytes::{Bytes, put_bytes, put_varint, put_zigzag};
 use crate::hold::{Hold, Holds};
+use crate::rollup::{Declared, Rollups};
 use crate::series::{Retention, Series};
 use crate::unique::Unique;
 use crate::window::{Buckets, Frame, Unit, Zone};
@@ -115,6 +118,8 @@ pub struct Body {
     pub holds: Holds,
     /// What the value was, where a policy wants it kept.
     pub series: Series,
+    /// The value by dimensions, where a policy declares some.
+    pub rollups: Option<Rollups>,
 }
 
 /// One change of a body.
@@ -168,6 +173,22 @@ pub enum Event {
     },
     /// What the value was is no longer kept.
     ForgetHistory,
+    /// From here on the value is rolled up so.
+    RollUp {
+        /// How.
+        declared: Declared,
+        /// What was counted before.
+        value: i64,
+    },
+    /// It no longer is.
+    ForgetRollups,
+    /// So much was added under these values.
+    Tally {
+        /// How much.
+        delta: i64,
+        /// One for each declared name, see [`Declared::values`].
+        values: Vec<u8>,
+    },
 }
 
 /// Sketches by time are large: so many buckets of them are kept at most.
@@ -182,7 +203,7 @@ impl Body {
             Shape::Window(keeping) => State::Window(keeping, Buckets::default()),
             Shape::Visitors(keeping) => State::Visitors(keeping, Vec::new()),
         };
-        Body { state, holds: Holds::default(), series: Series::default() }
+        Body { state, holds: Holds::default(), series: Series::default(), rollups: None }
     }
 
     /// What is counted.
@@ -204,7 +225,8 @@ impl Body {
                 sketches.iter().map(|(_, unique)| unique.memory_bytes() + 16).sum()
             }
         };
-        size_of::<Body>() + state + self.holds.memory_bytes() + self.series.memory_bytes()
+        let rollups = self.rollups.as_ref().map_or(0, Rollups::memory_bytes);
+        size_of::<Body>() + state + self.holds.memory_bytes() + self.series.memory_bytes() + rollups
     }
 
     /// Carries out an event that happened at `time_ms`. `None` if it cannot have happened to this body.
@@ -215,6 +237,11 @@ impl Body {
                 self.series.note(&retention, before, changed_at_ms, time_ms);
             }
             (Event::ForgetHistory, _) => self.series = Series::default(),
+            (Event::RollUp { declared, value }, _) => {
+                self.rollups = Some(Rollups::declare(self.rollups.take(), declared, value));
+            }
+            (Event::ForgetRollups, _) => self.rollups = None,
+            (Event::Tally { delta, values }, _) => self.rollups.as_mut()?.add(&values, delta)?,
             (Event::Observe { hashes, .. }, State::Unique(unique)) => {
                 for hash in hashes {
                     unique.observe(hash);
@@ -279,6 +306,14 @@ impl Body {
 
     /// Appends it, as it is stored.
     pub fn put(&self, out: &mut Vec<u8>) {
+        self.put_without_rollups(out);
+        if let Some(rollups) = &self.rollups {
+            rollups.put(out);
+        }
+    }
+
+    /// The same without what only those need who ask for it.
+    pub fn put_without_rollups(&self, out: &mut Vec<u8>) {
         match &self.state {
             State::Sum => out.push(0),
             State::Unique(unique) => {
@@ -333,7 +368,8 @@ impl Body {
         };
         let holds = Holds::read(bytes.bytes()?)?;
         let series = Series::read(bytes.bytes()?)?;
-        bytes.is_empty().then_some(Body { state, holds, series })
+        let rollups = if bytes.is_empty() { None } else { Some(Rollups::read(&mut bytes)?) };
+        Some(Body { state, holds, series, rollups })
     }
 }
 
@@ -399,6 +435,17 @@ impl Event {
                 put_varint(out, *changed_at_ms);
             }
             Event::ForgetHistory => out.push(10),
+            Event::RollUp { declared, value } => {
+                out.push(11);
+                put_zigzag(out, *value);
+                declared.put(out);
+            }
+            Event::ForgetRollups => out.push(12),
+            Event::Tally { delta, values } => {
+                out.push(13);
+                put_zigzag(out, *delta);
+                put_bytes(out, values);
+            }
         }
     }
 
@@ -433,6 +480,9 @@ impl Event {
                 changed_at_ms: bytes.varint()?,
             },
             10 => Event::ForgetHistory,
+            11 => Event::RollUp { value: bytes.zigzag()?, declared: Declared::read(bytes)? },
+            12 => Event::ForgetRollups,
+            13 => Event::Tally { delta: bytes.zigzag()?, values: bytes.bytes()?.to_vec() },
             _ => return None,
         })
     }

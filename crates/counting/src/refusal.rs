@@ -45,11 +45,15 @@ pub enum Refusal {
     BeyondHold = 18,
     /// The counter has as many holds as it can have.
     TooManyHolds = 19,
+    /// No roll-up of the policy has this dimension, or all of those that are asked for together.
+    UndeclaredDimension = 20,
+    /// The counter has as many cells of roll-ups as it can have.
+    TooManyCells = 21,
 }
 
 impl Refusal {
     /// Every refusal, for tables and tests.
-    pub const ALL: [Refusal; 19] = [
+    pub const ALL: [Refusal; 21] = [
         Refusal::Overflow,
         Refusal::BelowFloor,
         Refusal::AboveCeiling,
@@ -69,6 +73,8 @@ impl Refusal {
         Refusal::HoldEnded,
         Refusal::BeyondHold,
         Refusal::TooManyHolds,
+        Refusal::UndeclaredDimension,
+        Refusal::TooManyCells,
     ];
 
     /// The stored number.
@@ -103,6 +109,8 @@ impl Refusal {
             Refusal::HoldEnded => "hold-ended",
             Refusal::BeyondHold => "beyond-hold",
             Refusal::TooManyHolds => "too-many-holds",
+            Refusal::UndeclaredDimension => "undeclared-dimension",
+            Refusal::TooManyCells => "too-many-cells",
         }
     }
 
@@ -129,7 +137,9 @@ impl Refusal {
             | Refusal::OverQuota
             | Refusal::NoLimit
             | Refusal::BeyondHold
-            | Refusal::TooManyHolds => false,
+            | Refusal::TooManyHolds
+            | Refusal::UndeclaredDimension
+            | Refusal::TooManyCells => false,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! What a caller tells of an addition beyond the amount: when it happened, what it belongs to, and why it is made.
 
+use crate::action::{Action, Add};
+use crate::batch::Batch;
 use crate::bytes::{Bytes, put_bytes, put_varint};
 
 /// The most dimensions one addition may name.
@@ -23,6 +25,16 @@ pub struct Told<'a> {
 }
 
 impl<'a> Told<'a> {
+    /// The addition with what is told of it, if anything is; its bytes go to the batch.
+    pub fn action(&self, add: Add, batch: &mut Batch) -> Action {
+        if *self == Told::default() {
+            return Action::Add(add);
+        }
+        let mut bytes = Vec::new();
+        self.put(&mut bytes);
+        Action::Told { add, told: batch.intern(&bytes) }
+    }
+
     /// Appends it.
     pub fn put(&self, out: &mut Vec<u8>) {
         out.push(u8::from(self.at_ms.is_some()) | u8::from(self.reason.is_some()) << 1);

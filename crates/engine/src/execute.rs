@@ -163,13 +163,14 @@ impl Engine {
         scratch: &mut Scratch,
     ) -> Result<Attempt, Unavailable> {
         let writes = may_write(batch);
+        let rollup_bytes = self.rollup_bytes.load(Ordering::Acquire);
         let appender = match (writes, scope) {
             (true, Scope::Node | Scope::Partition { step: None, .. }) if self.replication.is_some() => {
                 return Err(Unavailable::Unsupported(
                     "what changes a replicated counter must be agreed on".into(),
                 ));
             }
-            (true, Scope::Node) => Some(self.log.appender(self.record_bytes(batch)).map_err(unavailable)?),
+            (true, Scope::Node) => Some(self.log.appender(self.record_bytes(batch, rollup_bytes)).map_err(unavailable)?),
             _ => None,
         };
         self.find_places(batch, &mut scratch.places);
@@ -177,6 +178,11 @@ impl Engine {
             Scope::Node => self.lock_touched(batch, &scratch.places),
             Scope::Partition { index, .. } => self.lock_one(index, batch, &scratch.places)?,
         };
+        if appender.is_some() && self.rollup_bytes.load(Ordering::Acquire) > rollup_bytes {
+            // A policy came meanwhile under which more room is needed.
+            drop((guards, appender));
+            return self.attempt_with(batch, now_ms, fetched, yields, scope, scratch);
+        }
         // Asked under the locks: memory may show a change that the log did not take.
         if let Some(reason) = self.failed() {
             return Err(Unavailable::Failed(reason));
@@ -241,12 +247,12 @@ impl Engine {
     }
 
     /// The most the batch can take in the log.
-    fn record_bytes(&self, batch: &Batch) -> usize {
+    fn record_bytes(&self, batch: &Batch, rollup_bytes: usize) -> usize {
         let clears = batch.requests.iter().filter(|request| matches!(request.action, Action::Clear)).count();
         RECORD_BASE_BYTES
             + batch.bytes_len()
             + clears * self.partitions.len()
-            + batch.requests.len() * entry::EFFECTS_BYTES_MAX
+            + batch.requests.len() * (entry::EFFECTS_BYTES_MAX + rollup_bytes)
             + self.partitions.len() * entry::SECTION_HEADER_BYTES_MAX
     }
 

@@ -24,15 +24,16 @@ use std::ops::{Bound, ControlFlow, Range};
 
 use parking_lot::MutexGuard;
 use quipu_counting::slot::{partition, slot};
-use quipu_counting::{Cell, Counters, ListOrder, ListPage, Listing, Unavailable};
+use quipu_counting::{Cell, Counters, ListOrder, ListPage, Listing, Unavailable, Whole};
 use quipu_store::cold::ColdError;
 use quipu_wire::entry::Reader;
 
 use crate::engine::{Engine, cold_unavailable};
-use crate::fetch::read_cell;
+use crate::fetch::{read_cell, read_whole};
 use crate::partition::{EvictionStamps, Partition, hash};
 use crate::record::Flags;
 use crate::rows;
+use crate::table::RecordNumber;
 
 /// Counters per page, whatever the caller asks.
 const PAGE_MAX: usize = 10_000;
@@ -253,6 +254,21 @@ impl Walk<'_> {
 }
 
 impl Engine {
+    /// One counter with all it has as it is now, as [`peek`](Engine::peek) shows its numbers.
+    pub(crate) fn peek_whole(
+        &self,
+        index: usize,
+        key: &[u8],
+        reveals: &mut u64,
+    ) -> Result<Whole, ColdError> {
+        let read = |generation| read_whole(&*self.cold, index as u16, generation, key);
+        let found = |held: &Partition, number| {
+            let body = held.bodies.get(key).cloned();
+            Whole { cell: held.table.cell(number), body }
+        };
+        self.peek_by(index, key, reveals, found, read)
+    }
+
     /// One counter as it is now, without bringing it into memory. `reveals` is raised to where the log must be durable
     /// before anybody sees it.
     pub(crate) fn peek(
@@ -261,6 +277,19 @@ impl Engine {
         key: &[u8],
         reveals: &mut u64,
     ) -> Result<Option<Cell>, ColdError> {
+        let read = |generation| read_cell(&*self.cold, index as u16, generation, key);
+        self.peek_by(index, key, reveals, |held, number| held.table.cell(number), read)
+    }
+
+    /// By what memory has, else by what can be read.
+    fn peek_by<T>(
+        &self,
+        index: usize,
+        key: &[u8],
+        reveals: &mut u64,
+        found: impl Fn(&Partition, RecordNumber) -> T,
+        read: impl Fn(u32) -> Result<T, ColdError>,
+    ) -> Result<T, ColdError> {
         let hash = hash(key, self.hash_seed);
         let mut lock = || {
             let held = self.partitions[index].lock();
@@ -271,11 +300,11 @@ impl Engine {
             let (generation, stamp) = {
                 let held = lock();
                 if let Some(number) = held.table.find(hash, key) {
-                    return Ok(held.table.cell(number));
+                    return Ok(found(&held, number));
                 }
                 (held.generation, held.eviction_stamp(hash))
             };
-            let cell = read_cell(&*self.cold, index as u16, generation, key)?;
+            let cell = read(generation)?;
             let held = lock();
             if held.table.find(hash, key).is_none() && held.eviction_stamp(hash) == stamp {
                 return Ok(cell);

@@ -29,8 +29,8 @@
 //! outcome  := flags:1 value:z change:z version:v birth:v      (change: value minus previous, wrapping)
 //!             (flags: bits 0-5 refusal number, bit 6 existed, bit 7 exists)
 //! session  := epoch:v sequence:v refusal:1
-//! policy   := flags:1 [min:z] [max:z] [ttl_ms:v] [kind:1] [frame keep_ms:v] [limit:z] [history]
-//!             (flags: 1 min, 2 max, 4 ttl, 8 saturate, 16 disabled, 32 kind, 64 window, 128 limit; of kind, bit 7: soft, bit 6: history)
+//! policy   := flags:1 [min:z] [max:z] [ttl_ms:v] [kind:1] [frame keep_ms:v] [limit:z] [history] [rollups]
+//!             (flags: 1 min, 2 max, 4 ttl, 8 saturate, 16 disabled, 32 kind, 64 window, 128 limit; of kind, bit 7: soft, bit 6: history, bit 5: rollups)
 //! history  := minutes_ms:v hours_ms:v days_ms:v
 //! v = unsigned LEB128, z = zigzag LEB128; fixed numbers little-endian
 //! ```
@@ -40,6 +40,7 @@
 
 use quipu_counting::body::{Keeping, put_frame, put_retention, read_frame};
 use quipu_counting::bytes::Bytes;
+use quipu_counting::rollup::Declared;
 use quipu_counting::series::Retention;
 use quipu_counting::{
     Cell, Identity, KEY_BYTES_MAX, Kind, NEVER, Outcome, Policy, Refusal, Remembered, Session,
@@ -362,7 +363,7 @@ pub fn put_refusal(out: &mut Vec<u8>, refusal: Option<Refusal>) {
 /// Appends a policy.
 pub fn put_policy_value(out: &mut Vec<u8>, policy: &Policy) {
     let bit = |condition: bool, bit: u8| if condition { bit } else { 0 };
-    let has_kind = policy.kind.is_some() || policy.soft || policy.history.is_some();
+    let has_kind = policy.kind.is_some() || policy.soft || policy.history.is_some() || policy.rollups.is_some();
     out.push(
         bit(policy.min.is_some(), 1)
             | bit(policy.max.is_some(), 2)
@@ -384,7 +385,9 @@ pub fn put_policy_value(out: &mut Vec<u8>, policy: &Policy) {
     }
     if has_kind {
         let kind = policy.kind.map_or(0, |kind| 1 + kind as u8);
-        out.push(kind | bit(policy.soft, POLICY_SOFT) | bit(policy.history.is_some(), POLICY_HISTORY));
+        let history = bit(policy.history.is_some(), POLICY_HISTORY);
+        let rollups = bit(policy.rollups.is_some(), POLICY_ROLLUPS);
+        out.push(kind | bit(policy.soft, POLICY_SOFT) | history | rollups);
     }
     if let Some(keeping) = &policy.window {
         let mut frame = Vec::new();
@@ -398,10 +401,16 @@ pub fn put_policy_value(out: &mut Vec<u8>, policy: &Policy) {
     if let Some(history) = &policy.history {
         put_retention(out, history);
     }
+    if let Some(rollups) = &policy.rollups {
+        let mut declared = Vec::new();
+        rollups.put(&mut declared);
+        put_bytes(out, &declared);
+    }
 }
 
 const POLICY_SOFT: u8 = 0x80;
 const POLICY_HISTORY: u8 = 0x40;
+const POLICY_ROLLUPS: u8 = 0x20;
 
 /// Appends bytes behind their length.
 pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
@@ -577,12 +586,13 @@ impl<'a> Reader<'a> {
             disabled: flags & 16 != 0,
             ..Policy::default()
         };
-        let mut has_history = false;
+        let (mut has_history, mut has_rollups) = (false, false);
         if flags & 32 != 0 {
             let kind = self.byte()?;
             policy.soft = kind & POLICY_SOFT != 0;
             has_history = kind & POLICY_HISTORY != 0;
-            policy.kind = match usize::from(kind & !POLICY_SOFT & !POLICY_HISTORY) {
+            has_rollups = kind & POLICY_ROLLUPS != 0;
+            policy.kind = match usize::from(kind & !(POLICY_SOFT | POLICY_HISTORY | POLICY_ROLLUPS)) {
                 0 => None,
                 number => {
                     let known = Kind::ALL.get(number - 1);
@@ -600,6 +610,10 @@ impl<'a> Reader<'a> {
         if has_history {
             let (minutes_ms, hours_ms, days_ms) = (self.varint()?, self.varint()?, self.varint()?);
             policy.history = Some(Retention { minutes_ms, hours_ms, days_ms });
+        }
+        if has_rollups {
+            let declared = Declared::read(&mut Bytes::new(self.bytes()?));
+            policy.rollups = Some(declared.ok_or(Malformed("roll-ups of a policy"))?);
         }
         Ok(policy)
     }

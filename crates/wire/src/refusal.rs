@@ -22,7 +22,9 @@
 //! | 11 | counters on disk cannot be read: nothing was changed, retry later |
 //! | 15 | over quota: nothing was counted, more is free later |
 
-use quipu_counting::{Refusal, Unavailable};
+use std::borrow::Cow;
+
+use quipu_counting::{Detail, Refusal, Reply, Unavailable};
 
 /// What a refusal is on every protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +65,8 @@ pub const fn of_refusal(refusal: Refusal) -> &'static Presentation {
         Refusal::HoldEnded => &HOLD_ENDED,
         Refusal::BeyondHold => &BEYOND_HOLD,
         Refusal::TooManyHolds => &TOO_MANY_HOLDS,
+        Refusal::UndeclaredDimension => &UNDECLARED_DIMENSION,
+        Refusal::TooManyCells => &TOO_MANY_CELLS,
     }
 }
 
@@ -75,6 +79,23 @@ pub const fn of_unavailable(reason: &Unavailable) -> &'static Presentation {
         Unavailable::Busy(_) => &BUSY,
         Unavailable::NoLeader(_) => &LEADERLESS,
         Unavailable::Unsupported(_) => &UNSUPPORTED,
+    }
+}
+
+/// What the caller reads of a refusal, without the prefix, with what the reply knows beyond it.
+pub fn text(refusal: Refusal, reply: &Reply) -> Cow<'static, str> {
+    let text = of_refusal(refusal).text;
+    match reply.detail.as_deref() {
+        Some(Detail::Declared(declared)) => Cow::Owned(format!("{text}; declared are {declared}")),
+        _ => Cow::Borrowed(text),
+    }
+}
+
+/// The RESP error line of a reply that says no, without `-` and line end.
+pub fn refusal_line(refusal: Refusal, reply: &Reply) -> String {
+    match text(refusal, reply) {
+        Cow::Borrowed(_) => error_line(refusal, reply.cell.value),
+        Cow::Owned(text) => format!("{} {text}", of_refusal(refusal).prefix),
     }
 }
 
@@ -181,6 +202,24 @@ static BEYOND_HOLD: Presentation =
 static TOO_MANY_HOLDS: Presentation = row(
     "HOLD",
     "the counter has as many holds as it can have; commit or void some, nothing was changed",
+    false,
+    409,
+    3,
+    false,
+);
+
+static UNDECLARED_DIMENSION: Presentation = row(
+    "DIMENSION",
+    "no roll-up of the counter's policy has all of these dimensions, nothing was changed; declare it with `rollups` in the policy",
+    false,
+    409,
+    3,
+    false,
+);
+static TOO_MANY_CELLS: Presentation = row(
+    "DIMENSION",
+    "the counter has as many cells of roll-ups as it can have, nothing was changed; leave out a dimension with many values, \
+    or give it counters of its own",
     false,
     409,
     3,

@@ -12,6 +12,7 @@ mod history;
 mod holds;
 mod ledger;
 mod policies;
+mod rollups;
 mod uniques;
 mod windows;
 
@@ -114,6 +115,12 @@ fn told(reply: &Reply) -> String {
         Some(Detail::Seen { is_exact }) => {
             told += if *is_exact { " exactly" } else { " about" };
             told += &format!(" applied {}", reply.applied);
+        }
+        Some(Detail::Declared(declared)) => told += &format!(" declared {declared}"),
+        Some(detail @ (Detail::Sliceable(_) | Detail::Sliced(_))) => {
+            let sliced = detail.sliced().unwrap();
+            told = format!("part {}", sliced.value);
+            sliced.groups.iter().for_each(|(values, sum)| told += &format!(" {}={sum}", values.join("/")));
         }
     }
     told

@@ -1,5 +1,6 @@
 //! A counter as a server describes it, and as it is shown.
 
+use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
@@ -40,6 +41,20 @@ pub struct Counter {
     /// Whether this is the remembered outcome of an earlier request.
     #[serde(default)]
     pub duplicate: bool,
+    /// The parts of the value, where every value of a dimension was asked for.
+    pub groups: Option<Vec<Group>>,
+    /// There are more of them.
+    #[serde(default)]
+    pub partial: bool,
+}
+
+/// A part of a value.
+#[derive(Debug, Deserialize)]
+pub struct Group {
+    /// What it belongs to.
+    pub dims: BTreeMap<String, String>,
+    /// How much it is.
+    pub value: i64,
 }
 
 fn yes() -> bool {
@@ -71,6 +86,8 @@ impl Counter {
             applied: None,
             existed: true,
             duplicate: false,
+            groups: None,
+            partial: false,
         }
     }
 

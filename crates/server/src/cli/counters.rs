@@ -7,10 +7,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use quipu_counting::KEY_BYTES_MAX;
+use quipu_counting::rollup::name_problem;
 use serde_json::{Map, Value, json};
 
 use super::client::{Call, Client, encode};
-use super::counter::{COLUMNS, Counter, Results};
+use super::counter::{COLUMNS, Counter, Group, Results};
 use super::failure::Failure;
 use super::terminal::{self, Screen, print_note};
 use crate::config::units;
@@ -56,6 +57,40 @@ struct Guards {
     /// Refuse unless the counter has this version; 0: unless it does not exist
     #[arg(long, value_name = "VERSION")]
     if_version: Option<u64>,
+    /// What it belongs to, as name=value; as often as there are dimensions
+    #[arg(long = "dim", value_name = "NAME=VALUE", value_parser = dimension)]
+    dimensions: Vec<(String, String)>,
+}
+
+/// A dimension as an argument.
+pub fn dimension(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("a dimension looks like tenant=a")?;
+    match name_problem(name) {
+        Some(problem) => Err(problem),
+        None => Ok((name.to_owned(), value.to_owned())),
+    }
+}
+
+/// Which part of a value is asked for.
+#[derive(Debug, clap::Args)]
+pub struct Part {
+    /// Only the part that belongs to this, as name=value; as often as there are dimensions
+    #[arg(long = "dim", value_name = "NAME=VALUE", value_parser = dimension)]
+    dimensions: Vec<(String, String)>,
+}
+
+impl Part {
+    /// As a parameter of a call, with what stands before it; nothing where all is asked for.
+    pub fn parameter(&self, before: char) -> String {
+        // A value that is a star asks for every value; inside of one it is a letter like others.
+        let escaped = |(name, value): &(String, String)| {
+            format!("{name}:{}", value.replace('\\', "\\\\").replace(',', "\\,"))
+        };
+        match self.dimensions.iter().map(escaped).collect::<Vec<_>>().join(",") {
+            none if none.is_empty() => none,
+            all => format!("{before}dims={}", encode(all.as_bytes())),
+        }
+    }
 }
 
 /// incr, decr
@@ -122,6 +157,8 @@ pub struct Get {
     /// The counter
     #[arg(value_parser = key_parser())]
     key: OsString,
+    #[command(flatten)]
+    part: Part,
     #[command(flatten)]
     client: Client,
 }
@@ -202,15 +239,36 @@ impl Change {
 impl Get {
     /// Prints the value; for a person also what else is known.
     pub fn run(&self) -> Result<(), Failure> {
-        let path = format!("counters/{}", encode(self.key.as_bytes()));
+        let path = format!("counters/{}{}", encode(self.key.as_bytes()), self.part.parameter('?'));
         if let Some(counter) = self.client.call::<Counter>(&Call::get(path))? {
             let screen = Screen::stdout();
+            if let Some(groups) = &counter.groups {
+                return print_groups(&screen, groups, counter.partial);
+            }
             let value = screen.number(counter.value);
             let details = screen.dim(&format!("({})", counter.details(&screen)));
             terminal::print(if screen.is_terminal { format!("{value}  {details}") } else { value })?;
         }
         Ok(())
     }
+}
+
+/// A table for a person; `value<tab>sum` lines for a program.
+fn print_groups(screen: &Screen, groups: &[Group], is_partial: bool) -> Result<(), Failure> {
+    let row = |group: &Group| -> Vec<String> {
+        let values = group.dims.values().map(|value| terminal::key(value.as_bytes()));
+        values.chain([screen.number(group.value)]).collect()
+    };
+    if is_partial {
+        print_note("there are more of them than are shown; ask for one by its value");
+    }
+    let Some(first) = groups.first() else { return Ok(()) };
+    if screen.is_terminal {
+        let names: Vec<String> = first.dims.keys().map(|name| name.to_uppercase()).collect();
+        let columns: Vec<&str> = names.iter().map(String::as_str).chain(["VALUE "]).collect();
+        return terminal::print(screen.table(&columns, groups.iter().map(row)));
+    }
+    terminal::print(groups.iter().map(|group| row(group).join("\t")).collect::<Vec<_>>().join("\n"))
 }
 
 impl GetMany {
@@ -302,6 +360,9 @@ impl Guards {
         insert(&mut body, "ttlMs", self.ttl);
         insert(&mut body, "ifVersion", self.if_version);
         insert(&mut body, "saturate", self.saturate.then_some(true));
+        let dims: Map<String, Value> =
+            self.dimensions.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
+        insert(&mut body, "dims", (!dims.is_empty()).then_some(Value::Object(dims)));
         Value::Object(body)
     }
 }

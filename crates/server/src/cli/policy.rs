@@ -77,9 +77,18 @@ pub struct Set {
     soft: bool,
     #[command(flatten)]
     history: History,
+    /// Roll values up by these dimensions, like tenant or tenant,day; as often as there are roll-ups
+    #[arg(long = "rollup", value_name = "NAMES")]
+    rollups: Vec<String>,
     /// Print nothing; the exit code says how it went
     #[arg(short, long, conflicts_with = "json")]
     quiet: bool,
+}
+
+impl Set {
+    fn rollups(&self) -> Vec<Vec<&str>> {
+        self.rollups.iter().map(|names| names.split(',').collect()).collect()
+    }
 }
 
 /// How long what a value was stays known.
@@ -177,7 +186,7 @@ impl Command {
                 let body = json!({
                     "min": set.min, "max": set.max, "saturate": set.saturate, "ttlMs": set.ttl, "disabled": set.disabled,
                     "kind": set.time.kind(), "window": set.time.window(), "limit": set.limit, "soft": set.soft,
-                    "history": set.history.body(),
+                    "history": set.history.body(), "rollups": set.rollups(),
                 });
                 print(&Vec::from_iter(set.one.call::<Policy>("PUT", Some(body))?.filter(|_| !set.quiet)))
             }
@@ -223,6 +232,8 @@ struct Policy {
     #[serde(default)]
     soft: bool,
     history: Option<Kept>,
+    #[serde(default)]
+    rollups: Vec<Vec<String>>,
 }
 
 /// How long what a value was stays known.
@@ -298,6 +309,8 @@ impl Policy {
         let window = self.window.as_ref().map(Window::text).filter(|_| self.kind.is_some());
         let kind = self.kind.as_deref().unwrap_or("sum");
         let counts = window.map_or_else(|| kind.to_owned(), |window| format!("{kind}, {window}"));
+        let rollups = self.rollups.iter().map(|names| names.join(","));
+        let counts = rollups.fold(counts, |counts, names| format!("{counts} by {names}"));
         let soft = if self.soft { " soft" } else { "" };
         let limit = format!("{}{soft}", number(self.limit));
         vec![self.pattern(), min, max, above.to_owned(), ttl, writes.to_owned(), counts, limit]
@@ -321,6 +334,7 @@ impl Policy {
         );
         line.extend(self.limit.map(|limit| format!("  limit {limit}")));
         line.extend(self.history.as_ref().map(|kept| format!("  history {}", kept.text())));
+        line.extend(self.rollups.iter().map(|names| format!("  rollup {}", names.join(","))));
         for (name, is_set) in [("saturate", self.saturate), ("disabled", self.disabled), ("soft", self.soft)]
         {
             if is_set {

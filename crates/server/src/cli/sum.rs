@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use serde::Deserialize;
 
 use super::client::{Call, Client, encode};
-use super::counters::key_parser;
+use super::counters::{Part as PartOfValue, key_parser};
 use super::failure::Failure;
 use super::terminal::{self, Screen, print_note};
 
@@ -22,6 +22,8 @@ pub struct Sum {
     /// Be content with what can be asked, where a part of a cluster does not answer
     #[arg(long)]
     partial: bool,
+    #[command(flatten)]
+    part: PartOfValue,
     #[command(flatten)]
     client: Client,
 }
@@ -56,7 +58,8 @@ impl Sum {
     /// Prints sum, count, smallest and largest value; behind a pipe the sum.
     pub fn run(&self) -> Result<(), Failure> {
         let pattern = encode(self.pattern.as_bytes());
-        let call = Call::get(format!("counters/{pattern}/aggregate?partial={}", self.partial));
+        let part = self.part.parameter('&');
+        let call = Call::get(format!("counters/{pattern}/aggregate?partial={}{part}", self.partial));
         let Some(totals) = self.client.call::<Totals>(&call)? else { return Ok(()) };
         let screen = Screen::stdout();
         match (self.parts, screen.is_terminal) {

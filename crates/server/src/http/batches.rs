@@ -52,18 +52,20 @@ fn additions(body: &BatchAddBody, id: Option<&[u8]>) -> Result<Batch, BodyError>
     let mut seen: HashMap<Vec<u8>, u32> = HashMap::new();
     for (index, item) in body.items.iter().enumerate() {
         let (key, add) = item.0.to_item(index)?;
+        let told = item.0.told().map_err(|error| BodyError(format!("items[{index}]: {error}")))?;
+        let action = told.action(add, &mut batch);
         match (&item.0.request_id, id) {
             (Some(_), _) if body.atomic => {
                 let hint = "an atomic batch has one id, the header Idempotency-Key";
                 return Err(BodyError(format!("items[{index}]: `requestId`: {hint}")));
             }
-            (Some(item_id), _) => batch.push_with_id(&key, Action::Add(add), item_id.as_bytes(), 0),
+            (Some(item_id), _) => batch.push_with_id(&key, action, item_id.as_bytes(), 0),
             (None, Some(id)) => {
                 let earlier = seen.entry(key.to_vec()).or_default();
                 *earlier += 1;
-                batch.push_with_id(&key, Action::Add(add), id, *earlier - 1)
+                batch.push_with_id(&key, action, id, *earlier - 1)
             }
-            (None, None) => batch.push(&key, Action::Add(add)),
+            (None, None) => batch.push(&key, action),
         };
     }
     if body.atomic {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use quipu_cluster::walks::Scope;
-use quipu_counting::{Counters, Policy, Unavailable};
+use quipu_counting::{Counters, Policy, Selector, Unavailable};
 use quipu_wire::refusal::unavailable_line;
 use quipu_wire::resp::{Encoder, Protocol};
 
@@ -74,8 +74,8 @@ pub enum Job {
     },
     /// Q.SUM.
     Sum {
-        /// Which counters are wanted.
-        pattern: Vec<u8>,
+        /// Which counters are wanted, and which part of them.
+        selector: Selector,
     },
     /// Q.TOP.
     Top {
@@ -138,7 +138,7 @@ impl Job {
             Job::Merge { destination, sources } => {
                 kinds::answer_merge(counters, (destination, sources), now_ms, &mut encoder)
             }
-            Job::Sum { pattern } => totals::answer_sum(counters, pattern, now_ms, &mut encoder),
+            Job::Sum { selector } => totals::answer_sum(counters, selector, now_ms, &mut encoder),
             Job::Top { prefix, count } => {
                 totals::answer_top(counters, (prefix, *count), now_ms, protocol, &mut encoder)
             }

@@ -1,12 +1,13 @@
 //! What is asked in these worlds. A key's name says what is mostly asked of it; now and then it is something else.
 
 use quipu_counting::body::{Keeping, put_frame, read_hashes};
+use quipu_counting::rollup::Declared;
 use quipu_counting::series::Retention;
 use quipu_counting::unique::hash;
 use quipu_counting::window::{Frame, Unit, Zone};
 use quipu_counting::{
     Acquire, Action, Add, Batch, Condition, Ending, Expire, ExpireWhen, Expiry, GroupKind, Kind, Policy, Set,
-    Unique,
+    Slice, Told, Unique,
 };
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -52,7 +53,7 @@ impl Ask {
 }
 
 /// The kinds of keys.
-const NAMES: [&str; 7] = ["sum", "unique", "window", "hold", "visit", "month", "any"];
+const NAMES: [&str; 8] = ["sum", "unique", "window", "hold", "visit", "month", "any", "rolled"];
 
 /// All keys of a world.
 pub fn keys(count: usize) -> Vec<Vec<u8>> {
@@ -104,6 +105,8 @@ impl Drawing<'_> {
             (2, _) => (Action::Expire(self.expire()), Vec::new()),
             (_, b"sum") => (self.plain(), Vec::new()),
             (3, _) => (self.plain(), Vec::new()),
+            (4..14, b"rolled") => self.told(),
+            (_, b"rolled") => self.slice(),
             (_, b"unique") => self.seen(),
             (_, b"visit") => (observed(), self.items()),
             (_, b"window") => self.acquire(true),
@@ -138,6 +141,40 @@ impl Drawing<'_> {
             1 => Action::Reset(Condition::Always),
             _ => Action::Add(self.add()),
         }
+    }
+
+    /// An addition that says what it belongs to.
+    fn told(&mut self) -> (Action, Vec<u8>) {
+        let users: Vec<String> = (0..self.items_max).map(|user| format!("user {user}")).collect();
+        let mut dimensions = Vec::new();
+        if self.random.random_ratio(1, 8) {
+            dimensions.push(("hour", "1970-01-01T00"));
+        }
+        if self.random.random_ratio(3, 4) {
+            dimensions.push(("tenant", *["a", "b", "c"].choose(self.random).unwrap_or(&"")));
+        }
+        if let (true, Some(user)) = (self.random.random_ratio(1, 2), users.choose(self.random)) {
+            dimensions.push(("user", user.as_str()));
+        }
+        let mut payload = Vec::new();
+        Told { dimensions, ..Told::default() }.put(&mut payload);
+        (Action::Told { add: self.add(), told: Default::default() }, payload)
+    }
+
+    fn slice(&mut self) -> (Action, Vec<u8>) {
+        let texts = ["tenant:a", "tenant:*", "hour:*,tenant:b", "user:user 1", "minute:*"];
+        let mut payload = Vec::new();
+        let slice = Slice::parse(texts.choose(self.random).unwrap_or(&texts[0])).unwrap_or_default();
+        slice.put(&mut payload);
+        (Action::Slice { slice: Default::default() }, payload)
+    }
+
+    fn rollups(&mut self) -> Option<Declared> {
+        let all = [&["tenant"][..], &["user"], &["hour", "tenant"], &["minute", "user", "tenant"]];
+        let some = all.into_iter().filter(|_| self.random.random_ratio(3, 4));
+        let some: Vec<Vec<String>> =
+            some.map(|names| names.iter().map(|name| (*name).to_owned()).collect()).collect();
+        Declared::new(&some).unwrap_or_default()
     }
 
     fn ending(&mut self) -> Action {
@@ -248,6 +285,9 @@ impl Drawing<'_> {
         let retention = Retention { minutes_ms: 600_000, hours_ms: 1 << 40, days_ms: 0 };
         policy.history = self.random.random_ratio(1, 3).then_some(retention);
         policy.ttl_ms = self.random.random_ratio(1, 6).then_some(20_000);
+        if policy.kind != Some(Kind::Unique) && (name == "rolled" || self.random.random_ratio(1, 4)) {
+            policy.rollups = self.rollups();
+        }
         (pattern, Some(policy))
     }
 

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use super::quota::QuotaBody;
 use super::reply::{ChangeBody, ItemBody};
-use crate::refusal::{of_refusal, of_unavailable};
+use crate::refusal::{of_refusal, of_unavailable, text};
 
 /// The media type of a problem.
 pub const PROBLEM_JSON: &str = "application/problem+json";
@@ -88,12 +88,26 @@ impl Problem {
         Problem::new(shown.status, refusal.code(), shown.text)
     }
 
+    /// A look at a part of a counter was refused: mostly because nobody declared it.
+    pub fn unsliced(refusal: Refusal, reply: &Reply) -> Problem {
+        match refusal {
+            Refusal::UndeclaredDimension => Problem::undeclared(text(refusal, reply)),
+            Refusal::WrongKind => Problem::new(400, refusal.code(), of_refusal(refusal).text),
+            _ => Problem::unread(refusal),
+        }
+    }
+
+    /// What is asked for is declared nowhere.
+    pub fn undeclared(detail: impl Into<String>) -> Problem {
+        Problem::new(400, Refusal::UndeclaredDimension.code(), detail)
+    }
+
     /// A rule of counting refused a change of the counter `key`.
     pub fn refused(key: &[u8], reply: &Reply, refusal: Refusal) -> Problem {
         let shown = of_refusal(refusal);
         Problem {
             change: Some(Box::new(ChangeBody::of(key, reply))),
-            ..Problem::new(shown.status, refusal.code(), shown.text)
+            ..Problem::new(shown.status, refusal.code(), text(refusal, reply))
         }
     }
 

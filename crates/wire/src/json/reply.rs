@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! a read     {"counterKey","value","version","updatedAt","kind","mode","exact","stalenessMs","exists"}, and
-//!            {"standardError"} of an estimate, {"held","holds"} where something is set aside
+//!            {"standardError"} of an estimate, {"held","holds"} where something is set aside,
+//!            {"dims","groups","partial"} of a part of the value
 //! a change   the same and {"accepted","existed","applied","duplicate"}
 //! a list     {"counters":[...],"cursor"}: reads
 //! totals     {"pattern","sum","count","min","max","partial","parts":[{"partition","sum","count"}]}
@@ -10,12 +11,17 @@
 //! a policy   {"pattern","min","max","saturate","ttlMs","disabled"}
 //! ```
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use quipu_counting::aggregate::{Aggregate, Missing, Part};
 use quipu_counting::kinds::visitors;
 use quipu_counting::unique::STANDARD_ERROR;
-use quipu_counting::{Cell, Detail, Kind, ListOrder, ListPage, NEVER, Policy, Refusal, Reply};
+use quipu_counting::{
+    Cell, Detail, Kind, ListOrder, ListPage, NEVER, Policy, Refusal, Reply, Slice, Sliced,
+};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -23,7 +29,7 @@ use super::schema::{DifferenceSchema, KeyBase64Schema, KeySchema, SumSchema};
 use super::timestamp::{LAST_MS, rfc3339};
 use super::window::{HistoryBody, KindName, WindowBody};
 use super::{cursor, text_if_large};
-use crate::refusal::{Presentation, of_refusal};
+use crate::refusal::{Presentation, of_refusal, text};
 
 /// A counter's name in a reply.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -98,6 +104,17 @@ pub struct CounterBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, example = 1)]
     holds: Option<usize>,
+    /// Where a part of the value was asked for: which.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    dims: Option<BTreeMap<String, String>>,
+    /// Where every value of a dimension was asked for: the parts, in order; `value` is their sum.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    groups: Option<Vec<GroupBody>>,
+    /// `true` where there are more than 1,000 groups: only the first are shown.
+    #[serde(skip_serializing_if = "is_not")]
+    partial: bool,
     /// How far behind the value may be at most: everything acknowledged before that is in it.
     #[schema(example = 0)]
     staleness_ms: u64,
@@ -122,7 +139,28 @@ impl CounterBody {
             standard_error: None,
             held: None,
             holds: None,
+            dims: None,
+            groups: None,
+            partial: false,
             staleness_ms: 0,
+        }
+    }
+
+    /// The same of a part of the value.
+    pub fn of_slice(key: &[u8], reply: &Reply, slice: &Slice, sliced: &Sliced) -> CounterBody {
+        let names: Vec<&str> = slice.iter().filter(|(_, value)| value.is_none()).map(|(name, _)| name).collect();
+        let group = |(values, sum): &(Vec<String>, i64)| GroupBody {
+            dims: names.iter().map(|name| (*name).to_owned()).zip(values.iter().cloned()).collect(),
+            value: *sum,
+            value_text: text_if_large(*sum),
+        };
+        CounterBody {
+            value: sliced.value,
+            value_text: text_if_large(sliced.value),
+            dims: Some(dims_of(slice)),
+            groups: slice.is_grouped().then(|| sliced.groups.iter().map(group).collect()),
+            partial: sliced.is_partial,
+            ..CounterBody::of(key, reply)
         }
     }
 
@@ -149,6 +187,26 @@ impl CounterBody {
     pub fn behind(self, staleness_ms: u64) -> CounterBody {
         CounterBody { staleness_ms, ..self }
     }
+}
+
+/// One part of a value.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Group)]
+pub struct GroupBody {
+    /// What it belongs to.
+    dims: BTreeMap<String, String>,
+    /// How much it is.
+    #[schema(example = 3)]
+    value: i64,
+    /// The same as text, where it is beyond 2^53.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    value_text: Option<String>,
+}
+
+fn dims_of(slice: &Slice) -> BTreeMap<String, String> {
+    slice.iter().map(|(name, value)| (name.to_owned(), value.unwrap_or("*").to_owned())).collect()
 }
 
 /// A counter after a change, and what the change was.
@@ -198,7 +256,8 @@ pub struct RefusedItem {
     #[schema(example = "above-ceiling")]
     reason: &'static str,
     /// What happened and what to do, in one sentence.
-    detail: &'static str,
+    #[schema(value_type = String)]
+    detail: Cow<'static, str>,
     /// The status a call of its own would have had.
     #[schema(example = 409)]
     status: u16,
@@ -207,11 +266,11 @@ pub struct RefusedItem {
 impl RefusedItem {
     /// What `refusal` means for the counter `key`.
     pub fn of(key: &[u8], reply: &Reply, refusal: Refusal) -> RefusedItem {
-        let Presentation { text, status, .. } = of_refusal(refusal);
+        let Presentation { status, .. } = of_refusal(refusal);
         RefusedItem {
             change: ChangeBody::of(key, reply),
             reason: refusal.code(),
-            detail: text,
+            detail: text(refusal, reply),
             status: *status,
         }
     }
@@ -274,6 +333,10 @@ impl ListBody {
 pub struct AggregateBody {
     #[serde(flatten)]
     pattern: PatternName,
+    /// Where a part of each value was asked for: which.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    dims: Option<BTreeMap<String, String>>,
     /// Sum of the values: up to 127 bits either way.
     #[schema(value_type = SumSchema, example = 42)]
     sum: i128,
@@ -340,8 +403,8 @@ pub struct AggregateMissing {
 }
 
 impl AggregateBody {
-    /// The answer to `pattern`.
-    pub fn of(pattern: &[u8], aggregate: Aggregate) -> AggregateBody {
+    /// The answer to `pattern`, of all of the values or a part of each.
+    pub fn of(pattern: &[u8], slice: Option<&Slice>, aggregate: Aggregate) -> AggregateBody {
         let (totals, partial) = (aggregate.totals(), aggregate.is_partial());
         let (min, max) = totals.range().unzip();
         let part = |part: &Part| AggregatePart {
@@ -355,6 +418,7 @@ impl AggregateBody {
             |missing: Missing| AggregateMissing { partition: missing.partition, detail: missing.why };
         AggregateBody {
             pattern: PatternName::of(pattern),
+            dims: slice.map(dims_of),
             sum: totals.sum,
             sum_text: text_if_large(totals.sum),
             count: totals.count,
@@ -416,6 +480,10 @@ pub struct PolicyReply {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     history: Option<HistoryBody>,
+    /// By which dimensions values are rolled up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, example = json!([["tenant"], ["day", "tenant"]]))]
+    rollups: Option<Vec<Vec<String>>>,
 }
 
 fn is_not(flag: &bool) -> bool {
@@ -439,6 +507,9 @@ impl PolicyReply {
             limit: policy.limit,
             soft: policy.soft,
             history: policy.history.map(HistoryBody::of),
+            rollups: policy.rollups.as_ref().map(|declared| {
+                declared.rollups().map(|names| names.into_iter().map(str::to_owned).collect()).collect()
+            }),
         }
     }
 }

@@ -1,12 +1,14 @@
 //! Bodies that clients send. Read strictly: what is not understood is refused by name, never ignored, because a
 //! misspelled `max` that is skipped sells more than there is in stock.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use quipu_counting::{Add, Condition, Expiry, ID_BYTES_MAX, KEY_BYTES_MAX, Kind, Policy, Set};
+use quipu_counting::rollup::{Declared, dimensions_problem};
+use quipu_counting::{Add, Condition, Expiry, ID_BYTES_MAX, KEY_BYTES_MAX, Kind, Policy, Set, Told};
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, DeserializeOwned, Deserializer, MapAccess, Visitor};
@@ -218,16 +220,12 @@ pub struct AddBody {
     /// The counter must have this version; 0 means that it must not exist.
     #[schema(value_type = Option<VersionSchema>)]
     pub if_version: Option<Unsigned<0>>,
-    #[serde(default, rename = "dims", deserialize_with = "refuse_dims")]
-    #[schema(ignore)]
-    _dims: (),
+    /// What it belongs to: names of dimensions that a policy declares, and values.
+    #[schema(example = json!({"tenant": "a"}))]
+    pub dims: Option<BTreeMap<String, String>>,
     #[serde(default, rename = "stripeBy", deserialize_with = "refuse_stripe_by")]
     #[schema(ignore)]
     _stripe_by: (),
-}
-
-fn refuse_dims<'de, D: Deserializer<'de>>(_: D) -> Result<(), D::Error> {
-    Err(de::Error::custom("dimensions are not supported by this version; leave the field out"))
 }
 
 fn refuse_stripe_by<'de, D: Deserializer<'de>>(_: D) -> Result<(), D::Error> {
@@ -271,6 +269,11 @@ impl AddBody {
         Ok((key, self.addition(Direction::Up, condition).map_err(at)?))
     }
 
+    /// What is told of it.
+    pub fn told(&self) -> Result<Told<'_>, BodyError> {
+        Ok(Told { dimensions: dimensions(self.dims.as_ref())?, ..Told::default() })
+    }
+
     fn addition(&self, direction: Direction, condition: Condition) -> Result<Add, BodyError> {
         let delta = self.delta.map_or(1, |delta| delta.0);
         let delta = match direction {
@@ -291,6 +294,15 @@ impl AddBody {
             (None, true) => return Err(BodyError::field("ttlIfNone", "needs `ttlMs`")),
         };
         Ok(Add { delta, min, max, saturate: self.saturate, expiry, condition })
+    }
+}
+
+/// The dimensions of an addition.
+pub(super) fn dimensions(dims: Option<&BTreeMap<String, String>>) -> Result<Vec<(&str, &str)>, BodyError> {
+    let all = || dims.into_iter().flatten().map(|(name, value)| (name.as_str(), value.as_str()));
+    match dimensions_problem(all()) {
+        Some(problem) => Err(BodyError::field("dims", problem)),
+        None => Ok(all().collect()),
     }
 }
 
@@ -456,6 +468,9 @@ pub struct PolicyBody {
     /// How long what the value was stays known.
     #[schema(value_type = Option<HistoryBody>)]
     pub history: Option<Object<HistoryBody>>,
+    /// By which dimensions values are rolled up: for each roll-up the names of its dimensions.
+    #[schema(example = json!([["tenant"], ["day"], ["tenant", "day"]]))]
+    pub rollups: Option<Vec<Vec<String>>>,
 }
 
 impl PolicyBody {
@@ -479,6 +494,11 @@ impl PolicyBody {
         if limit.is_some_and(|limit| limit < 0) {
             return Err(BodyError::field("limit", "is at least 0"));
         }
+        let rollups = Declared::new(self.rollups.as_deref().unwrap_or_default())
+            .map_err(|problem| BodyError::field("rollups", problem))?;
+        if rollups.is_some() && kind == Some(Kind::Unique) {
+            return Err(BodyError::field("rollups", "are for sums and windows, not for `kind` unique"));
+        }
         Ok(Policy {
             min,
             max,
@@ -490,6 +510,7 @@ impl PolicyBody {
             limit,
             soft: self.soft,
             history: self.history.as_ref().map(|history| history.0.to_retention()).transpose()?,
+            rollups,
         })
     }
 }

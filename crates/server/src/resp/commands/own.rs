@@ -1,7 +1,8 @@
 //! Commands that Redis does not have.
 //!
 //! ```text
-//!   Q.ADD key delta [ID id] [MIN n] [MAX n] [SATURATE] [PX ms] [IFVERSION v]   -> [value, applied, version, duplicate]
+//!   Q.ADD key delta [ID id] [MIN n] [MAX n] [SATURATE] [PX ms] [IFVERSION v] [DIM name value]...
+//!                                                                              -> [value, applied, version, duplicate]
 //!   Q.BATCH producer epoch seq key delta [key delta ...]                       -> [last_seq, duplicate]
 //!   Q.STAT key                                                                 -> map
 //!   Q.HOT [n]                                                                  -> map, its keys as [key, rate, share]
@@ -10,7 +11,7 @@
 
 use quipu_counting::hot::{HOT_KEYS_DEFAULT, HOT_KEYS_MAX};
 use quipu_counting::{
-    Action, Add, Condition, Counters, GroupKind, HotKey, HotKeys, ID_BYTES_MAX, KEY_BYTES_MAX, Policy,
+    Action, Add, Condition, Counters, GroupKind, HotKey, HotKeys, ID_BYTES_MAX, KEY_BYTES_MAX, Policy, Told,
 };
 use quipu_wire::commands::Command;
 use quipu_wire::json::hot::rounded;
@@ -19,7 +20,9 @@ use quipu_wire::json::request::{PolicyBody, parse};
 use quipu_wire::refusal::unavailable_line;
 use quipu_wire::resp::{Arguments, Encoder, errors};
 
-use super::{Complaint, Deadline, Drafted, KEYS_PER_COMMAND_MAX, check_key, integer, is_option};
+use super::{
+    Complaint, Deadline, Drafted, KEYS_PER_COMMAND_MAX, check_key, dimensions, integer, is_option,
+};
 use crate::resp::background::Job;
 use crate::resp::plan::{Draft, Plan};
 
@@ -29,8 +32,14 @@ pub fn add(draft: &mut Draft, arguments: Arguments<'_, '_>, now_ms: u64) -> Draf
     let mut add = Add::plain(integer(delta)?);
     let mut id: Option<&[u8]> = None;
     let mut given: Vec<&[u8]> = Vec::new();
+    let mut dimensions: Vec<(&[u8], &[u8])> = Vec::new();
     let mut words = arguments.tail(3).iter();
     while let Some(word) = words.next() {
+        if is_option(word, "dim") {
+            let name = words.next().ok_or(errors::SYNTAX)?;
+            dimensions.push((name, words.next().ok_or(errors::SYNTAX)?));
+            continue;
+        }
         // Which of two would count is for nobody to guess.
         if given.iter().any(|before| before.eq_ignore_ascii_case(word)) {
             return Err(errors::SYNTAX.into());
@@ -60,9 +69,11 @@ pub fn add(draft: &mut Draft, arguments: Arguments<'_, '_>, now_ms: u64) -> Draf
         return Err("ERR MIN can't be greater than MAX".into());
     }
     check_key(key)?;
+    let told = Told { dimensions: dimensions::told(&dimensions)?, ..Told::default() };
+    let action = told.action(add, &mut draft.batch);
     match id {
-        Some(id) => draft.batch.push_with_id(key, Action::Add(add), id, 0),
-        None => draft.batch.push(key, Action::Add(add)),
+        Some(id) => draft.batch.push_with_id(key, action, id, 0),
+        None => draft.batch.push(key, action),
     };
     draft.plans.push(Plan::Addition);
     Ok(())
