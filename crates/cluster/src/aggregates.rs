@@ -2,6 +2,7 @@
 //!
 //! A partition that cannot be asked in time is named as missing; what the others said is told all the same.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
@@ -149,16 +150,34 @@ fn encode_totals(totals: &Totals) -> Vec<u8> {
     put_varint(&mut out, totals.count);
     put_zigzag(&mut out, totals.min);
     put_zigzag(&mut out, totals.max);
+    out.push(u8::from(totals.has_more_groups));
+    put_varint(&mut out, totals.groups.len() as u64);
+    for (values, sum) in &totals.groups {
+        put_varint(&mut out, values.len() as u64);
+        values.iter().for_each(|value| put_bytes(&mut out, value.as_bytes()));
+        out.extend_from_slice(&sum.to_le_bytes());
+    }
     out
 }
 
 fn read_totals(reader: &mut Reader<'_>) -> Result<Totals, Malformed> {
-    Ok(Totals {
+    let mut totals = Totals {
         sum: i128::from_le_bytes(reader.array()?),
         count: reader.varint()?,
         min: reader.zigzag()?,
         max: reader.zigzag()?,
-    })
+        has_more_groups: reader.flag()?,
+        groups: BTreeMap::new(),
+    };
+    for _ in 0..reader.count()? {
+        let mut values = Vec::new();
+        for _ in 0..reader.count()? {
+            let value = std::str::from_utf8(reader.bytes()?);
+            values.push(value.map_err(|_| Malformed("value of a dimension"))?.to_owned());
+        }
+        totals.groups.insert(values, i128::from_le_bytes(reader.array()?));
+    }
+    Ok(totals)
 }
 
 #[cfg(test)]
@@ -169,6 +188,7 @@ mod tests {
     fn totals_are_read_as_written() {
         let mut some = Totals::NOTHING;
         [i64::MIN, i64::MIN, 3].into_iter().for_each(|value| some.add(value));
+        some.groups.insert(vec!["a".into(), String::new()], i128::MIN);
         for totals in [Totals::NOTHING, some] {
             let bytes = encode_totals(&totals);
             assert_eq!(read_totals(&mut Reader::new(&bytes)).unwrap(), totals);

@@ -126,10 +126,8 @@ impl Engine {
             let found = self.peek_whole(index, key, &mut reveals).map_err(cold_unavailable)?;
             let policies = Arc::clone(&self.partitions[index].lock().policies);
             let mut totals = Totals::NOTHING;
-            if let Some(cell) = found.cell.filter(|cell| cell.is_live(now_ms))
-                && let Some(value) = selector.value(key, cell.value, found.body.as_ref(), &policies)
-            {
-                totals.add(value);
+            if let Some(cell) = found.cell.filter(|cell| cell.is_live(now_ms)) {
+                selector.add(&mut totals, (key, cell.value), found.body.as_ref(), &policies);
             }
             return Ok((totals, reveals));
         }
@@ -200,9 +198,7 @@ impl<'a> Walk<'a> {
     }
 
     fn count(&mut self, key: &[u8], cell: &Cell, body: Option<&Arc<Body>>) {
-        if let Some(value) = self.selector.value(key, cell.value, body, &self.policies) {
-            self.totals.add(value);
-        }
+        self.selector.add(&mut self.totals, (key, cell.value), body, &self.policies);
     }
 
     /// The first pass. Writers wait for the copying of one chunk at most; patterns can be slow to compare, which is done

@@ -114,6 +114,9 @@ fn verify(server: &Server) {
         "partial": false});
     assert_eq!(sum, expected);
     assert_eq!(told(server, "GET counters/hits:home/aggregate?dims=tenant:c")["sum"], json!(3));
+    let groups = &told(server, "GET counters/hits:*/aggregate?dims=tenant:*")["groups"];
+    let group = |tenant: &str, sum: i64| json!({"dims": {"tenant": tenant}, "sum": sum});
+    assert_eq!(groups, &json!([group("", 10), group("a", 9), group("a, b", 10), group("b", 1), group("c", 3)]));
     assert_eq!(told(server, "GET counters/hits:*/aggregate")["sum"], json!(33));
 
     let declared = "declared are [day], [tenant], [plan, tenant]";
@@ -134,7 +137,7 @@ fn verify(server: &Server) {
         ("Q.SUM hits:*", ":33|"),
         ("GET hits:home", "$2|26|"),
         ("Q.DGET hits:home tenant", "-ERR wrong number of arguments for 'q.dget' command|"),
-        ("Q.SUM hits:* DIM tenant *", "-ERR values over many counters are asked for one by one, not by *|"),
+        ("Q.SUM hits:* DIM tenant * DIM plan free", "*2|*2|$1|a|:3|*2|$1|c|:3|"),
         (
             "Q.SUM hits:* DIM zone x",
             "-DIMENSION no policy declares a roll-up with all of these dimensions; declared are [day], [tenant], [plan, tenant]|",
@@ -154,6 +157,7 @@ fn verify(server: &Server) {
     assert_eq!(cli(server, &["get", "hits:home", "--dim", "tenant=a, b"]), "10");
     assert_eq!(cli(server, &["get", "hits:home", "--dim", "plan=*"]), "\t15\nfree\t6\npaid\t5");
     assert_eq!(cli(server, &["sum", "hits:*", "--dim", "tenant=a"]), "9");
+    assert_eq!(cli(server, &["sum", "hits:*", "--dim", "plan=*", "--dim", "tenant=a"]), "\t5\nfree\t3\npaid\t1");
     let json: Value = serde_json::from_str(&cli(server, &["get", "hits:home", "--dim", "tenant=a", "--json"])).unwrap();
     assert_eq!((&json["value"], &json["dims"]), (&json!(2), &json!({"tenant": "a"})));
     let json: Value = serde_json::from_str(&cli(server, &["sum", "hits:*", "--dim", "tenant=a", "--json"])).unwrap();

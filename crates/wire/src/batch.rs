@@ -499,7 +499,7 @@ fn read_when(reader: &mut Reader<'_>) -> Result<ExpireWhen, Malformed> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use quipu_counting::{Cell, Refusal};
+    use quipu_counting::{Cell, Refusal, Slice};
 
     use super::*;
 
@@ -633,6 +633,8 @@ mod tests {
     #[test]
     fn replies_are_read_as_written() {
         let cell = Cell { value: i64::MIN, version: u64::MAX, updated_at_ms: 3, birth: 4, expires_at_ms: 5 };
+        let declared = Declared::new(&[vec!["day".into()], vec!["tenant".into()]]).unwrap().unwrap();
+        let detailed = |detail| Reply { detail: Some(Arc::new(detail)), ..Reply::state(Some(cell)) };
         let replies = [
             Reply::state(None),
             Reply::state(Some(cell)),
@@ -642,10 +644,28 @@ mod tests {
                 applied: i64::MAX,
                 ..Reply::state(None)
             },
+            detailed(Detail::Sliced(Sliced {
+                value: -3,
+                groups: vec![(vec!["a".into(), String::new()], i64::MIN), (Vec::new(), 1)],
+                is_partial: true,
+            })),
+            detailed(Detail::Declared(declared.clone())),
         ];
         let mut bytes = Vec::new();
         put_replies(&mut bytes, &replies);
         assert_eq!(read_replies(&mut Reader::new(&bytes)).unwrap(), replies);
+    }
+
+    #[test]
+    fn a_part_of_a_value_is_asked_for_as_written() {
+        let mut batch = Batch::default();
+        let slice = Slice::parse("tenant:a,day:*").unwrap();
+        let action = slice.action(&mut batch);
+        batch.push(b"likes", action);
+        let (mut bytes, mut read) = (Vec::new(), Batch::default());
+        put_batch(&mut bytes, &batch);
+        read_batch(&mut Reader::new(&bytes), &mut read).unwrap();
+        assert_eq!(Slice::read(read.payload(0)), Some(slice));
     }
 
     #[test]

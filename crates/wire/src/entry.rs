@@ -663,6 +663,7 @@ mod tests {
             limit: Some(7),
             soft: true,
             history: Some(Retention { minutes_ms: 1, hours_ms: 2, days_ms: 3 }),
+            rollups: Declared::new(&[vec!["day".into()], vec!["tenant".into(), "day".into()]]).unwrap(),
         };
         vec![
             Effect::Define { id: 1, key, cell: None, has_body: false },

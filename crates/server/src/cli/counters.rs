@@ -1,5 +1,6 @@
 //! Commands about counters: incr, decr, add, set, reset, del, get, mget.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
@@ -11,7 +12,7 @@ use quipu_counting::rollup::name_problem;
 use serde_json::{Map, Value, json};
 
 use super::client::{Call, Client, encode};
-use super::counter::{COLUMNS, Counter, Group, Results};
+use super::counter::{COLUMNS, Counter, Results};
 use super::failure::Failure;
 use super::terminal::{self, Screen, print_note};
 use crate::config::units;
@@ -243,6 +244,7 @@ impl Get {
         if let Some(counter) = self.client.call::<Counter>(&Call::get(path))? {
             let screen = Screen::stdout();
             if let Some(groups) = &counter.groups {
+                let groups = groups.iter().map(|group| (&group.dims, group.value.into()));
                 return print_groups(&screen, groups, counter.partial);
             }
             let value = screen.number(counter.value);
@@ -254,21 +256,28 @@ impl Get {
 }
 
 /// A table for a person; `value<tab>sum` lines for a program.
-fn print_groups(screen: &Screen, groups: &[Group], is_partial: bool) -> Result<(), Failure> {
-    let row = |group: &Group| -> Vec<String> {
-        let values = group.dims.values().map(|value| terminal::key(value.as_bytes()));
-        values.chain([screen.number(group.value)]).collect()
-    };
+pub fn print_groups<'a>(
+    screen: &Screen,
+    groups: impl Iterator<Item = (&'a BTreeMap<String, String>, i128)>,
+    is_partial: bool,
+) -> Result<(), Failure> {
     if is_partial {
         print_note("there are more of them than are shown; ask for one by its value");
     }
-    let Some(first) = groups.first() else { return Ok(()) };
-    if screen.is_terminal {
-        let names: Vec<String> = first.dims.keys().map(|name| name.to_uppercase()).collect();
-        let columns: Vec<&str> = names.iter().map(String::as_str).chain(["VALUE "]).collect();
-        return terminal::print(screen.table(&columns, groups.iter().map(row)));
+    let (mut names, mut rows) = (Vec::new(), Vec::new());
+    for (dims, sum) in groups {
+        names = dims.keys().map(|name| name.to_uppercase()).collect();
+        let values = dims.values().map(|value| terminal::key(value.as_bytes()));
+        rows.push(values.chain([screen.number(sum)]).collect::<Vec<String>>());
     }
-    terminal::print(groups.iter().map(|group| row(group).join("\t")).collect::<Vec<_>>().join("\n"))
+    if rows.is_empty() {
+        return Ok(());
+    }
+    if screen.is_terminal {
+        let columns: Vec<&str> = names.iter().map(String::as_str).chain(["VALUE "]).collect();
+        return terminal::print(screen.table(&columns, rows));
+    }
+    terminal::print(rows.iter().map(|row| row.join("\t")).collect::<Vec<_>>().join("\n"))
 }
 
 impl GetMany {

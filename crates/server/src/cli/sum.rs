@@ -1,12 +1,13 @@
 //! sum: totals over the counters of a pattern.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 use serde::Deserialize;
 
 use super::client::{Call, Client, encode};
-use super::counters::{Part as PartOfValue, key_parser};
+use super::counters::{Part as PartOfValue, key_parser, print_groups};
 use super::failure::Failure;
 use super::terminal::{self, Screen, print_note};
 
@@ -38,6 +39,14 @@ struct Totals {
     parts: Vec<Part>,
     #[serde(default)]
     missing: Vec<Missing>,
+    groups: Option<Vec<SumGroup>>,
+    partial: bool,
+}
+
+#[derive(Deserialize)]
+struct SumGroup {
+    dims: BTreeMap<String, String>,
+    sum: i128,
 }
 
 #[derive(Deserialize)]
@@ -63,6 +72,10 @@ impl Sum {
         let Some(totals) = self.client.call::<Totals>(&call)? else { return Ok(()) };
         let screen = Screen::stdout();
         match (self.parts, screen.is_terminal) {
+            (false, _) if totals.groups.is_some() => {
+                let groups = totals.groups.iter().flatten().map(|group| (&group.dims, group.sum));
+                print_groups(&screen, groups, totals.partial && totals.missing.is_empty())?;
+            }
             (true, _) => terminal::print(parts(&screen, &totals))?,
             (false, true) => terminal::print(table(&screen, &totals))?,
             (false, false) => terminal::print(totals.sum)?,

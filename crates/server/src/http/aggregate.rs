@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
-use quipu_counting::{Aggregate, Selector, Slice, Unavailable};
+use quipu_counting::{Aggregate, Selector, Unavailable};
 use quipu_wire::json::problem::Problem;
 use quipu_wire::json::reply::AggregateBody;
 
@@ -17,10 +17,6 @@ use super::parameters::Parameters;
 pub async fn aggregate(State(app): State<Arc<App>>, Name(pattern): Name, uri: Uri) -> Answer {
     let parameters = Parameters::parse(uri.query(), &["partial", "dims"])?;
     let slice = slice_of(&parameters)?;
-    if slice.as_ref().is_some_and(Slice::is_grouped) {
-        let detail = "the query parameter dims: values over many counters are asked for one by one, not by *";
-        return Err(Problem::malformed(detail).into());
-    }
     let partial = parameters.read("partial", "true or false", |text| text.parse().ok())?;
     let aggregate = add_up(&app, Selector::new(&pattern).of_part(slice.clone())).await?;
     let aggregate = match partial {

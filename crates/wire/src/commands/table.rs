@@ -321,7 +321,7 @@ commands! {
     QStat "q.stat" 2 (1 1 1) [READONLY FAST] [STRING] [RO ACCESS] [] "quipu" "0.1.0"
         "key" "All there is to know of a counter: value, version, times, expiry.";
     QSum "q.sum" -2 (0 0 0) [READONLY] [KEYSPACE] [] [] "quipu" "0.1.0"
-        "pattern [<DIM name value> ...]" "The sum of all counters whose keys match: `*` stands for any bytes, `?` for one. With DIM the sum of that part of each.";
+        "pattern [<DIM name value> ...]" "The sum of all counters whose keys match: `*` stands for any bytes, `?` for one. With DIM the sum of that part of each; with `*` for a value as in Q.DGET.";
     QTop "q.top" 3 (0 0 0) [READONLY] [KEYSPACE] [] [] "quipu" "0.1.0"
         "prefix count" "The largest counters whose keys begin so, the largest first: keys and values.";
     QHot "q.hot" -1 (0 0 0) [READONLY] [KEYSPACE] [] [VARIES] "quipu" "0.1.0"

@@ -148,9 +148,9 @@ impl CounterBody {
 
     /// The same of a part of the value.
     pub fn of_slice(key: &[u8], reply: &Reply, slice: &Slice, sliced: &Sliced) -> CounterBody {
-        let names: Vec<&str> = slice.iter().filter(|(_, value)| value.is_none()).map(|(name, _)| name).collect();
+        let names = grouped_names(slice);
         let group = |(values, sum): &(Vec<String>, i64)| GroupBody {
-            dims: names.iter().map(|name| (*name).to_owned()).zip(values.iter().cloned()).collect(),
+            dims: dims_of_group(&names, values),
             value: *sum,
             value_text: text_if_large(*sum),
         };
@@ -203,6 +203,30 @@ pub struct GroupBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     value_text: Option<String>,
+}
+
+/// A part of many values.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SumGroup {
+    /// What it belongs to.
+    dims: BTreeMap<String, String>,
+    /// How much it is.
+    #[schema(value_type = SumSchema, example = 42)]
+    sum: i128,
+    /// The same as text, where it is beyond 2^53.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    sum_text: Option<String>,
+}
+
+/// The dimensions whose values are asked for one by one.
+fn grouped_names(slice: &Slice) -> Vec<&str> {
+    slice.iter().filter(|(_, value)| value.is_none()).map(|(name, _)| name).collect()
+}
+
+fn dims_of_group(names: &[&str], values: &[String]) -> BTreeMap<String, String> {
+    names.iter().map(|name| (*name).to_owned()).zip(values.iter().cloned()).collect()
 }
 
 fn dims_of(slice: &Slice) -> BTreeMap<String, String> {
@@ -361,7 +385,11 @@ pub struct AggregateBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     max_text: Option<String>,
-    /// Whether counters of some partitions are missing.
+    /// Where every value of a dimension was asked for: the sums, in order.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    groups: Option<Vec<SumGroup>>,
+    /// Whether counters of some partitions are missing, or there are more than 1,000 groups.
     partial: bool,
     /// Where the numbers come from: partitions that have counters that match.
     parts: Vec<AggregatePart>,
@@ -405,7 +433,15 @@ pub struct AggregateMissing {
 impl AggregateBody {
     /// The answer to `pattern`, of all of the values or a part of each.
     pub fn of(pattern: &[u8], slice: Option<&Slice>, aggregate: Aggregate) -> AggregateBody {
-        let (totals, partial) = (aggregate.totals(), aggregate.is_partial());
+        let totals = aggregate.totals();
+        let partial = aggregate.is_partial() || totals.has_more_groups;
+        let names = slice.map(grouped_names).unwrap_or_default();
+        let group = |(values, sum): (&Vec<String>, &i128)| SumGroup {
+            dims: dims_of_group(&names, values),
+            sum: *sum,
+            sum_text: text_if_large(*sum),
+        };
+        let groups = (!names.is_empty()).then(|| totals.groups.iter().map(group).collect());
         let (min, max) = totals.range().unzip();
         let part = |part: &Part| AggregatePart {
             partition: part.partition,
@@ -426,6 +462,7 @@ impl AggregateBody {
             min_text: min.and_then(text_if_large),
             max,
             max_text: max.and_then(text_if_large),
+            groups,
             partial,
             parts: aggregate.parts.iter().map(part).collect(),
             missing: aggregate.missing.into_iter().map(missing).collect(),
@@ -668,17 +705,21 @@ mod tests {
     fn totals() {
         let nothing = Aggregate::default();
         assert_eq!(
-            object(AggregateBody::of(b"likes:*", nothing)),
+            object(AggregateBody::of(b"likes:*", None, nothing)),
             json!({"pattern": "likes:*", "sum": 0, "count": 0, "min": null, "max": null, "partial": false, "parts": []})
         );
-        let of = |value| Totals { sum: i128::from(value), count: 1, min: value, max: value };
+        let of = |value| {
+            let mut totals = Totals::NOTHING;
+            totals.add(value);
+            totals
+        };
         let parts = vec![
             Part { partition: 2, node: None, totals: of(-3) },
             Part { partition: 9, node: Some(4), totals: of((1 << 53) + 5) },
         ];
         let missing = vec![Missing { partition: 7, why: "nobody leads it".to_owned() }];
         assert_eq!(
-            object(AggregateBody::of(b"*", Aggregate { parts, missing })),
+            object(AggregateBody::of(b"*", None, Aggregate { parts, missing })),
             json!({"pattern": "*", "sum": 9_007_199_254_740_994_i64, "sumText": "9007199254740994", "count": 2,
                    "min": -3, "max": 9_007_199_254_740_997_i64, "maxText": "9007199254740997", "partial": true,
                    "parts": [
@@ -689,7 +730,7 @@ mod tests {
         );
         // Sums have more digits than a value of JSON in memory; bytes have room for them.
         let large = Part { partition: 0, node: None, totals: Totals { sum: i128::MIN, ..of(1) } };
-        let large = AggregateBody::of(b"*", Aggregate { parts: vec![large], missing: Vec::new() });
+        let large = AggregateBody::of(b"*", None, Aggregate { parts: vec![large], missing: Vec::new() });
         let bytes = serde_json::to_string(&large).unwrap();
         assert!(bytes.contains(&format!("\"sum\":{0},\"sumText\":\"{0}\"", i128::MIN)), "{bytes}");
     }

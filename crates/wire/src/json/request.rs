@@ -525,6 +525,29 @@ mod tests {
     }
 
     #[test]
+    fn additions_say_what_they_belong_to() {
+        let told = |body: &str| {
+            let parsed: AddBody = parse_or_default(body.as_bytes()).unwrap();
+            parsed.told().map(|told| format!("{:?}", told.dimensions)).map_err(|error| error.to_string())
+        };
+        assert_eq!(told(""), Ok("[]".to_owned()));
+        assert_eq!(
+            told(r#"{"dims":{"tenant":"a","day":""}}"#),
+            Ok(r#"[("day", ""), ("tenant", "a")]"#.to_owned())
+        );
+        let many: Vec<String> = (0..9).map(|number| format!(r#""n{number}":"v""#)).collect();
+        for (dims, named) in [
+            (r#""a b":"x""#.to_owned(), "`dims`: the name of a dimension has no blanks"),
+            (r#""":"x""#.to_owned(), "`dims`: the name of a dimension has 1 to 64 bytes, not 0"),
+            (format!(r#""a":"{}""#, "x".repeat(129)), "`dims`: the value of a has at most 128 bytes, not 129"),
+            (many.join(","), "`dims`: an addition has at most 8 dimensions, not 9"),
+        ] {
+            let refused = told(&format!(r#"{{"dims":{{{dims}}}}}"#)).expect_err(&dims);
+            assert!(refused.starts_with(named), "{refused}");
+        }
+    }
+
+    #[test]
     fn additions() {
         for (body, expected) in [
             ("", Add::plain(1)),
@@ -573,7 +596,8 @@ mod tests {
             (r#"{"ttlIfNone":true}"#, "`ttlIfNone`: "),
             (r#"{"min":2,"max":1}"#, "`min`: 2 is above `max` 1"),
             (r#"{"saturate":1}"#, "`saturate`: "),
-            (r#"{"dims":{"tenant":"a"}}"#, "`dims`: dimensions are not supported"),
+            (r#"{"dims":["tenant"]}"#, "`dims`: invalid type"),
+            (r#"{"dims":{"tenant":7}}"#, "`dims.tenant`: invalid type"),
             (r#"{"stripeBy":"user-7"}"#, "`stripeBy`: striped counters are not supported"),
             (r#"{"key":"a"}"#, "`key`: the path names the counter"),
             (r#"{"requestId":"a"}"#, "`requestId`: send it as the header Idempotency-Key"),

@@ -111,7 +111,7 @@ pub fn parameters() -> Value {
         },
         "Dims": {
             "name": "dims", "in": "query", "schema": {"type": "string"}, "example": "tenant:a,day:2026-02-23",
-            "description": "Names and values of dimensions. `*` for a value asks for every value by itself (not over many counters); a \
+            "description": "Names and values of dimensions. `*` for a value asks for every value by itself; a \
                 backslash before a comma takes it for a part of the value.",
         },
         "Partial": {

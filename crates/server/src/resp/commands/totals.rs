@@ -27,9 +27,6 @@ pub fn sum(arguments: Arguments<'_, '_>) -> Result<Job, Complaint> {
         [] => None,
         pairs => Some(dimensions::slice(pairs)?),
     };
-    if slice.as_ref().is_some_and(Slice::is_grouped) {
-        return Err("ERR values over many counters are asked for one by one, not by *".into());
-    }
     Ok(Job::Sum { selector: Selector::new(pattern).of_part(slice) })
 }
 
@@ -53,12 +50,25 @@ pub fn answer_sum(
         encoder.error(format!("DIMENSION {undeclared}"));
         return Ok(());
     }
-    let sum = counters.aggregate(selector, now_ms)?.whole()?.totals().sum;
+    let totals = counters.aggregate(selector, now_ms)?.whole()?.totals();
+    if !selector.slice().is_some_and(Slice::is_grouped) {
+        put_sum(totals.sum, encoder);
+        return Ok(());
+    }
+    encoder.array(totals.groups.len());
+    for (values, sum) in &totals.groups {
+        encoder.array(values.len() + 1);
+        values.iter().for_each(|value| encoder.bulk(value.as_bytes()));
+        put_sum(*sum, encoder);
+    }
+    Ok(())
+}
+
+fn put_sum(sum: i128, encoder: &mut Encoder<'_>) {
     match i64::try_from(sum) {
         Ok(sum) => encoder.integer(sum),
         Err(_) => encoder.big_number(sum),
     }
-    Ok(())
 }
 
 /// Carries out Q.TOP.
