@@ -147,7 +147,10 @@ impl Policies {
         shown.dedup();
         Err(match shown.is_empty() {
             true => "no policy declares roll-ups".to_owned(),
-            false => format!("no policy declares a roll-up with all of these dimensions; declared are {}", shown.join(", ")),
+            false => format!(
+                "no policy declares a roll-up with all of these dimensions; declared are {}",
+                shown.join(", ")
+            ),
         })
     }
 

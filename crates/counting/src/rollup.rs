@@ -186,8 +186,9 @@ pub fn name_problem(name: &str) -> Option<String> {
             name.len()
         ));
     }
-    (!name.chars().all(is_sound))
-        .then(|| format!("the name of a dimension has no blanks and none of : , = * in it, but {name:?} does"))
+    (!name.chars().all(is_sound)).then(|| {
+        format!("the name of a dimension has no blanks and none of : , = * in it, but {name:?} does")
+    })
 }
 
 /// What is wrong with the dimensions of an addition, if anything. Whether they are declared is for a policy to say.
@@ -199,13 +200,16 @@ pub fn dimensions_problem<'a>(dimensions: impl Iterator<Item = (&'a str, &'a str
             return Some(problem);
         }
     }
-    (count > DIMENSIONS_MAX).then(|| format!("an addition has at most {DIMENSIONS_MAX} dimensions, not {count}"))
+    (count > DIMENSIONS_MAX)
+        .then(|| format!("an addition has at most {DIMENSIONS_MAX} dimensions, not {count}"))
 }
 
 fn value_problem(name: &str, value: &str) -> Option<String> {
     if value.len() > DIMENSION_VALUE_BYTES_MAX {
         let length = value.len();
-        return Some(format!("the value of {name} has at most {DIMENSION_VALUE_BYTES_MAX} bytes, not {length}"));
+        return Some(format!(
+            "the value of {name} has at most {DIMENSION_VALUE_BYTES_MAX} bytes, not {length}"
+        ));
     }
     (value == "*").then(|| format!("the value of {name} cannot be *: readers ask for every value with it"))
 }
@@ -229,7 +233,8 @@ impl Cells {
 
     /// The chunk in which values are or belong, and where in it.
     fn place(&self, values: &[u8]) -> (usize, Result<usize, usize>) {
-        let behind = self.0.partition_point(|chunk| chunk.first().is_some_and(|(first, _)| **first <= *values));
+        let behind =
+            self.0.partition_point(|chunk| chunk.first().is_some_and(|(first, _)| **first <= *values));
         let chunk = behind.saturating_sub(1);
         let cells = self.0.get(chunk).map_or(&[][..], |cells| &cells[..]);
         (chunk, cells.binary_search_by(|(known, _)| (**known).cmp(values)))
@@ -374,7 +379,11 @@ impl Rollups {
             }
         }
         let is_larger = count > self.count;
-        if is_larger && (count > CELLS_MAX || bytes > CELL_BYTES_MAX) { Err(Refusal::TooManyCells) } else { Ok(()) }
+        if is_larger && (count > CELLS_MAX || bytes > CELL_BYTES_MAX) {
+            Err(Refusal::TooManyCells)
+        } else {
+            Ok(())
+        }
     }
 
     /// Counts an addition with these values for all names. `None` if it cannot be, see [`check`](Rollups::check).
@@ -469,8 +478,8 @@ impl Slice {
         let mut all: Vec<(String, Option<String>)> = Vec::new();
         for (name, value) in dimensions {
             let value = Some(value).filter(|value| value != "*");
-            let problem = name_problem(&name)
-                .or_else(|| value.as_ref().and_then(|value| value_problem(&name, value)));
+            let problem =
+                name_problem(&name).or_else(|| value.as_ref().and_then(|value| value_problem(&name, value)));
             if let Some(problem) = problem {
                 return Err(problem);
             }
@@ -612,9 +621,10 @@ impl Sliceable {
             groups.clear();
         }
         let is_partial = groups.len() > GROUPS_MAX;
-        let groups = groups.into_iter().take(GROUPS_MAX).map(|(values, sum)| {
-            (values.into_iter().map(str::to_owned).collect(), clamp(sum))
-        });
+        let groups = groups
+            .into_iter()
+            .take(GROUPS_MAX)
+            .map(|(values, sum)| (values.into_iter().map(str::to_owned).collect(), clamp(sum)));
         Some(Sliced { value: clamp(sum), groups: groups.collect(), is_partial })
     }
 }

@@ -170,7 +170,9 @@ impl Engine {
                     "what changes a replicated counter must be agreed on".into(),
                 ));
             }
-            (true, Scope::Node) => Some(self.log.appender(self.record_bytes(batch, rollup_bytes)).map_err(unavailable)?),
+            (true, Scope::Node) => {
+                Some(self.log.appender(self.record_bytes(batch, rollup_bytes)).map_err(unavailable)?)
+            }
             _ => None,
         };
         self.find_places(batch, &mut scratch.places);

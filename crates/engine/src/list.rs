@@ -255,12 +255,7 @@ impl Walk<'_> {
 
 impl Engine {
     /// One counter with all it has as it is now, as [`peek`](Engine::peek) shows its numbers.
-    pub(crate) fn peek_whole(
-        &self,
-        index: usize,
-        key: &[u8],
-        reveals: &mut u64,
-    ) -> Result<Whole, ColdError> {
+    pub(crate) fn peek_whole(&self, index: usize, key: &[u8], reveals: &mut u64) -> Result<Whole, ColdError> {
         let read = |generation| read_whole(&*self.cold, index as u16, generation, key);
         let found = |held: &Partition, number| {
             let body = held.bodies.get(key).cloned();

@@ -307,12 +307,18 @@ fn roll_ups_of_any_size_fit_into_the_log() {
     let policy = Policy { rollups: Declared::new(&rollups).unwrap(), ..Policy::default() };
     engine.set_policy(b"large:*", Some(policy), NOW).unwrap();
     let value = "v".repeat(128);
-    let dimensions: Vec<(&str, &str)> = names[..8].iter().map(|name| (name.as_str(), value.as_str())).collect();
+    let dimensions: Vec<(&str, &str)> =
+        names[..8].iter().map(|name| (name.as_str(), value.as_str())).collect();
     let asks = [plain(Action::Add(Add::plain(1))), told(1, &dimensions)];
     for round in 1..=2 {
         let mut batch = Batch::default();
         for number in 0..2_000 {
-            push(&mut batch, &format!("large:{number}"), &asks[number % 2], Some((&format!("{round}/{number}"), 0)));
+            push(
+                &mut batch,
+                &format!("large:{number}"),
+                &asks[number % 2],
+                Some((&format!("{round}/{number}"), 0)),
+            );
         }
         assert!(run(&engine, &mut batch, NOW).iter().all(|reply| reply.refusal.is_none()));
     }
@@ -322,7 +328,9 @@ fn roll_ups_of_any_size_fit_into_the_log() {
             engine = open(folder.path());
         }
         assert_eq!(engine.verify().unwrap().problems, Vec::<String>::new());
-        for (number, dims) in [(0, format!("{}:", names[0])), (1, format!("{}:{value}", names[0])), (1, "year:2046".to_owned())] {
+        for (number, dims) in
+            [(0, format!("{}:", names[0])), (1, format!("{}:{value}", names[0])), (1, "year:2046".to_owned())]
+        {
             assert_eq!(part(&engine, &format!("large:{number}"), &dims), 2, "{dims} of {number}");
         }
     }

@@ -41,7 +41,8 @@ fn refused(server: &Server, line: &str, body: &str, status: u16, reason: &str, d
 
 fn cli(server: &Server, arguments: &[&str]) -> String {
     let output = server.client(arguments);
-    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let said =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     said.trim_end().to_owned()
 }
 
@@ -61,7 +62,8 @@ fn count(servers: &[&Server]) {
     assert_eq!(call(next(), "PUT policies/hits:*", "", ROLLUPS).status, 201);
     assert_eq!(add(next(), "once", r#"{"delta":3,"dims":{"tenant":"a","plan":"free"}}"#), 8);
     assert_eq!(add(next(), "once", r#"{"delta":3,"dims":{"tenant":"a","plan":"free"}}"#), 8);
-    let reused = call(next(), "POST counters/hits:home/increment", "once", r#"{"delta":3,"dims":{"tenant":"b"}}"#);
+    let reused =
+        call(next(), "POST counters/hits:home/increment", "once", r#"{"delta":3,"dims":{"tenant":"b"}}"#);
     assert_eq!(reused.status, 422, "{}", reused.body);
     assert_eq!(add(next(), "", r#"{"delta":2,"dims":{"tenant":"b","day":"2020-01-01"}}"#), 10);
     let taken = call(next(), "POST counters/hits:home/decrement", "", r#"{"dims":{"tenant":"b"}}"#);
@@ -72,13 +74,21 @@ fn count(servers: &[&Server]) {
     let batch = call(next(), "POST counters/batch-increment", "", items).json();
     assert_eq!(batch["results"][0]["value"], json!(7));
     assert_eq!(batch["results"][1]["reason"], json!("undeclared-dimension"));
-    assert!(batch["results"][1]["detail"].as_str().unwrap().ends_with("declared are [day], [tenant], [plan, tenant]"));
+    assert!(
+        batch["results"][1]["detail"]
+            .as_str()
+            .unwrap()
+            .ends_with("declared are [day], [tenant], [plan, tenant]")
+    );
     assert_eq!(cli(next(), &["incr", "hits:home", "--dim", "tenant=a", "--dim", "plan=paid"]), "20");
     assert_eq!(cli(next(), &["decr", "hits:home", "2", "--dim", "tenant=a"]), "18");
     assert_eq!(cli(next(), &["add", "hits:home", "4", "--dim", "plan=paid"]), "22");
     // Only what was really added counts.
     let mut client = Client::connect(next().resp);
-    assert_eq!(client.ask("Q.ADD hits:home 5000 SATURATE MAX 25 DIM tenant c DIM plan free"), "*4|:25|:3|:9|:0|");
+    assert_eq!(
+        client.ask("Q.ADD hits:home 5000 SATURATE MAX 25 DIM tenant c DIM plan free"),
+        "*4|:25|:3|:9|:0|"
+    );
     assert_eq!(client.ask("INCR hits:home"), ":26|");
 }
 
@@ -116,7 +126,10 @@ fn verify(server: &Server) {
     assert_eq!(told(server, "GET counters/hits:home/aggregate?dims=tenant:c")["sum"], json!(3));
     let groups = &told(server, "GET counters/hits:*/aggregate?dims=tenant:*")["groups"];
     let group = |tenant: &str, sum: i64| json!({"dims": {"tenant": tenant}, "sum": sum});
-    assert_eq!(groups, &json!([group("", 10), group("a", 9), group("a, b", 10), group("b", 1), group("c", 3)]));
+    assert_eq!(
+        groups,
+        &json!([group("", 10), group("a", 9), group("a, b", 10), group("b", 1), group("c", 3)])
+    );
     assert_eq!(told(server, "GET counters/hits:*/aggregate")["sum"], json!(33));
 
     let declared = "declared are [day], [tenant], [plan, tenant]";
@@ -125,7 +138,14 @@ fn verify(server: &Server) {
     refused(server, "GET counters/hits:*/aggregate?dims=zone:x", "", 400, "undeclared-dimension", declared);
     let zone = r#"{"dims":{"zone":"x"}}"#;
     refused(server, "POST counters/hits:home/increment", zone, 409, "undeclared-dimension", declared);
-    refused(server, "POST counters/plain/increment", zone, 409, "undeclared-dimension", "declare it with `rollups`");
+    refused(
+        server,
+        "POST counters/plain/increment",
+        zone,
+        409,
+        "undeclared-dimension",
+        "declare it with `rollups`",
+    );
 
     let mut client = Client::connect(server.resp);
     for (command, reply) in [
@@ -143,7 +163,10 @@ fn verify(server: &Server) {
             "-DIMENSION no policy declares a roll-up with all of these dimensions; declared are [day], [tenant], [plan, tenant]|",
         ),
         ("Q.ADD hits:home 1 DIM tenant a DIM tenant b", "-ERR syntax error|"),
-        ("Q.ADD hits:home 1 DIM tenant *", "-ERR the value of tenant cannot be *: readers ask for every value with it|"),
+        (
+            "Q.ADD hits:home 1 DIM tenant *",
+            "-ERR the value of tenant cannot be *: readers ask for every value with it|",
+        ),
         (
             "Q.ADD hits:home 1 DIM zone x",
             "-DIMENSION no roll-up of the counter's policy has all of these dimensions, nothing was changed; \
@@ -157,10 +180,15 @@ fn verify(server: &Server) {
     assert_eq!(cli(server, &["get", "hits:home", "--dim", "tenant=a, b"]), "10");
     assert_eq!(cli(server, &["get", "hits:home", "--dim", "plan=*"]), "\t15\nfree\t6\npaid\t5");
     assert_eq!(cli(server, &["sum", "hits:*", "--dim", "tenant=a"]), "9");
-    assert_eq!(cli(server, &["sum", "hits:*", "--dim", "plan=*", "--dim", "tenant=a"]), "\t5\nfree\t3\npaid\t1");
-    let json: Value = serde_json::from_str(&cli(server, &["get", "hits:home", "--dim", "tenant=a", "--json"])).unwrap();
+    assert_eq!(
+        cli(server, &["sum", "hits:*", "--dim", "plan=*", "--dim", "tenant=a"]),
+        "\t5\nfree\t3\npaid\t1"
+    );
+    let json: Value =
+        serde_json::from_str(&cli(server, &["get", "hits:home", "--dim", "tenant=a", "--json"])).unwrap();
     assert_eq!((&json["value"], &json["dims"]), (&json!(2), &json!({"tenant": "a"})));
-    let json: Value = serde_json::from_str(&cli(server, &["sum", "hits:*", "--dim", "tenant=a", "--json"])).unwrap();
+    let json: Value =
+        serde_json::from_str(&cli(server, &["sum", "hits:*", "--dim", "tenant=a", "--json"])).unwrap();
     assert_eq!(json["sum"], json!(9));
     assert!(cli(server, &["incr", "hits:home", "--dim", "zone=x"]).contains(declared));
     assert!(cli(server, &["incr", "hits:home", "--dim", "zone"]).contains("a dimension looks like tenant=a"));

@@ -363,7 +363,8 @@ pub fn put_refusal(out: &mut Vec<u8>, refusal: Option<Refusal>) {
 /// Appends a policy.
 pub fn put_policy_value(out: &mut Vec<u8>, policy: &Policy) {
     let bit = |condition: bool, bit: u8| if condition { bit } else { 0 };
-    let has_kind = policy.kind.is_some() || policy.soft || policy.history.is_some() || policy.rollups.is_some();
+    let has_kind =
+        policy.kind.is_some() || policy.soft || policy.history.is_some() || policy.rollups.is_some();
     out.push(
         bit(policy.min.is_some(), 1)
             | bit(policy.max.is_some(), 2)

@@ -84,7 +84,8 @@ fn what_is_not_declared_is_refused_and_says_what_is() {
 
 #[test]
 fn only_what_was_really_added_counts() {
-    let bounded = |delta, max, saturate| told_add(Add { max, saturate, ..Add::plain(delta) }, &[("tenant", "a")]);
+    let bounded =
+        |delta, max, saturate| told_add(Add { max, saturate, ..Add::plain(delta) }, &[("tenant", "a")]);
     script(
         Counter::under(by(&[&["tenant"]])),
         &[
@@ -197,7 +198,10 @@ fn cells_and_groups_are_bounded() {
     }
     counter.whole = whole;
     counter.sequence = CELLS_MAX as u64;
-    assert_eq!(counter.ask(START_MS, &add_for(1, &[("user", "one more")])).refusal, Some(Refusal::TooManyCells));
+    assert_eq!(
+        counter.ask(START_MS, &add_for(1, &[("user", "one more")])).refusal,
+        Some(Refusal::TooManyCells)
+    );
     assert_eq!(counter.ask(START_MS, &add_for(1, &[("user", "7")])).cell.value, CELLS_MAX as i64 + 1);
     let reply = counter.ask(START_MS, &part("user:*"));
     let sliced = reply.detail.as_ref().unwrap().sliced().unwrap().into_owned();

@@ -53,7 +53,9 @@ const READ: [&str; 3] = [FRESHNESS[0], FRESHNESS[1], "dims"];
 pub fn slice_of(parameters: &Parameters) -> Result<Option<Slice>, Refused> {
     let Some(text) = parameters.bytes("dims") else { return Ok(None) };
     let slice = std::str::from_utf8(text).map_err(|_| "it is not UTF-8".to_owned()).and_then(Slice::parse);
-    slice.map(Some).map_err(|problem| Problem::malformed(format!("the query parameter dims: {problem}")).into())
+    slice
+        .map(Some)
+        .map_err(|problem| Problem::malformed(format!("the query parameter dims: {problem}")).into())
 }
 
 /// How fresh a read must be. A strong one satisfies every `maxStalenessMs`.

@@ -13,8 +13,8 @@ use rand::{Rng, SeedableRng};
 use super::Shared;
 use super::background::Job;
 use super::commands::{
-    Complaint, Deadline, Drafted, additions, cluster, dimensions, is_option, keyspace, kinds, objects, own, resolve,
-    totals, values, walks,
+    Complaint, Deadline, Drafted, additions, cluster, dimensions, is_option, keyspace, kinds, objects, own,
+    resolve, totals, values, walks,
 };
 use super::plan::{Draft, Plan, REQUESTS_PER_BATCH_MAX, Unit};
 use super::session::{Mute, Session};

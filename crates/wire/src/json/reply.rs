@@ -19,9 +19,7 @@ use base64::engine::general_purpose::STANDARD;
 use quipu_counting::aggregate::{Aggregate, Missing, Part};
 use quipu_counting::kinds::visitors;
 use quipu_counting::unique::STANDARD_ERROR;
-use quipu_counting::{
-    Cell, Detail, Kind, ListOrder, ListPage, NEVER, Policy, Refusal, Reply, Slice, Sliced,
-};
+use quipu_counting::{Cell, Detail, Kind, ListOrder, ListPage, NEVER, Policy, Refusal, Reply, Slice, Sliced};
 use serde::Serialize;
 use utoipa::ToSchema;
 

@@ -539,7 +539,10 @@ mod tests {
         for (dims, named) in [
             (r#""a b":"x""#.to_owned(), "`dims`: the name of a dimension has no blanks"),
             (r#""":"x""#.to_owned(), "`dims`: the name of a dimension has 1 to 64 bytes, not 0"),
-            (format!(r#""a":"{}""#, "x".repeat(129)), "`dims`: the value of a has at most 128 bytes, not 129"),
+            (
+                format!(r#""a":"{}""#, "x".repeat(129)),
+                "`dims`: the value of a has at most 128 bytes, not 129",
+            ),
             (many.join(","), "`dims`: an addition has at most 8 dimensions, not 9"),
         ] {
             let refused = told(&format!(r#"{{"dims":{{{dims}}}}}"#)).expect_err(&dims);

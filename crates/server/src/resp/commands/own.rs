@@ -20,9 +20,7 @@ use quipu_wire::json::request::{PolicyBody, parse};
 use quipu_wire::refusal::unavailable_line;
 use quipu_wire::resp::{Arguments, Encoder, errors};
 
-use super::{
-    Complaint, Deadline, Drafted, KEYS_PER_COMMAND_MAX, check_key, dimensions, integer, is_option,
-};
+use super::{Complaint, Deadline, Drafted, KEYS_PER_COMMAND_MAX, check_key, dimensions, integer, is_option};
 use crate::resp::background::Job;
 use crate::resp::plan::{Draft, Plan};
 

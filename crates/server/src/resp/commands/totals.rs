@@ -12,8 +12,8 @@ use quipu_counting::{Counters, ListOrder, Listing, Selector, Slice, Unavailable}
 use quipu_wire::number::parse_i64;
 use quipu_wire::resp::{Arguments, Encoder, Protocol, errors};
 
-use super::{Complaint, dimensions};
 use super::own::check_pattern;
+use super::{Complaint, dimensions};
 use crate::resp::background::Job;
 
 /// The most counters of one Q.TOP, as of a page of a list.
@@ -46,7 +46,9 @@ pub fn answer_sum(
     now_ms: u64,
     encoder: &mut Encoder<'_>,
 ) -> Result<(), Unavailable> {
-    if let Some(Err(undeclared)) = selector.slice().map(|slice| counters.policies().map(|all| all.check_slice(slice))).transpose()? {
+    if let Some(Err(undeclared)) =
+        selector.slice().map(|slice| counters.policies().map(|all| all.check_slice(slice))).transpose()?
+    {
         encoder.error(format!("DIMENSION {undeclared}"));
         return Ok(());
     }
