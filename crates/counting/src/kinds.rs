@@ -312,12 +312,10 @@ impl Deciding<'_> {
 
     /// What an addition that says this belongs to, for all dimensions that are declared.
     fn values(&self, dimensions: &[(&str, &str)]) -> Result<Vec<u8>, Refusal> {
-        match self.ruled.policy {
-            Some(policy) if policy.rollups.is_some() => {
-                Declared::values(policy.rollups.as_ref(), dimensions, &policy.zone(), self.now_ms)
-            }
-            _ if dimensions.is_empty() => Ok(Vec::new()),
-            _ => Err(Refusal::UndeclaredDimension),
+        match self.ruled.policy.and_then(|policy| Some((policy, policy.rollups.as_ref()?))) {
+            Some((policy, declared)) => declared.values(dimensions, || policy.zone(), self.now_ms),
+            None if dimensions.is_empty() => Ok(Vec::new()),
+            None => Err(Refusal::UndeclaredDimension),
         }
     }
 

@@ -111,12 +111,12 @@ impl Declared {
     /// The values of an addition for all names: those it gives, those of time, else the empty one. Refused if it gives one that is not
     /// declared.
     pub fn values(
-        declared: Option<&Declared>,
+        &self,
         given: &[(&str, &str)],
-        zone: &Zone,
+        zone: impl Fn() -> Zone,
         at_ms: u64,
     ) -> Result<Vec<u8>, Refusal> {
-        let names = declared.map_or(&[][..], |declared| &declared.0.names);
+        let names = &self.0.names;
         if !given.iter().all(|(name, _)| names.iter().any(|known| known == name)) {
             return Err(Refusal::UndeclaredDimension);
         }
@@ -124,7 +124,10 @@ impl Declared {
         for name in names {
             match given.iter().find(|(given, _)| given == name) {
                 Some((_, value)) => put_bytes(&mut values, value.as_bytes()),
-                None => put_bytes(&mut values, zone.name_of(name, at_ms).unwrap_or_default().as_bytes()),
+                None if TIMES.contains(&name.as_str()) => {
+                    put_bytes(&mut values, zone().name_of(name, at_ms).unwrap_or_default().as_bytes());
+                }
+                None => put_bytes(&mut values, b""),
             }
         }
         Ok(values)

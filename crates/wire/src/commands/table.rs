@@ -303,7 +303,7 @@ commands! {
         "" "From now on who looks is sent to the leader too.";
 
     QAdd "q.add" -3 (1 1 1) [WRITE DENYOOM FAST] [STRING] [RW ACCESS UPDATE] [] "quipu" "0.1.0"
-        "key delta [ID id] [MIN min] [MAX max] [SATURATE] [PX milliseconds] [IFVERSION version] [<DIM name value> ...]" "Adds once per request id, within bounds, at a version, for values of dimensions. Answers value, applied, version, duplicate.";
+        "key delta [ID id] [MIN min] [MAX max] [SATURATE] [PX milliseconds] [IFVERSION version] [DIM name value [DIM name value ...]]" "Adds once per request id, within bounds, at a version, for values of dimensions. Answers value, applied, version, duplicate.";
     QBatch "q.batch" -6 (4 -1 2) [WRITE DENYOOM] [STRING] [RW ACCESS UPDATE] [] "quipu" "0.1.0"
         "producer epoch sequence key delta [key delta ...]" "Adds to several counters, all or none, once per producer sequence. Answers last sequence, duplicate.";
     QAcquire "q.acquire" -5 (1 1 1) [WRITE DENYOOM FAST] [STRING] [RW ACCESS UPDATE] [] "quipu" "0.1.0"
@@ -321,7 +321,7 @@ commands! {
     QStat "q.stat" 2 (1 1 1) [READONLY FAST] [STRING] [RO ACCESS] [] "quipu" "0.1.0"
         "key" "All there is to know of a counter: value, version, times, expiry.";
     QSum "q.sum" -2 (0 0 0) [READONLY] [KEYSPACE] [] [] "quipu" "0.1.0"
-        "pattern [<DIM name value> ...]" "The sum of all counters whose keys match: `*` stands for any bytes, `?` for one. With DIM the sum of that part of each; with `*` for a value as in Q.DGET.";
+        "pattern [DIM name value [DIM name value ...]]" "The sum of all counters whose keys match: `*` stands for any bytes, `?` for one. With DIM the sum of that part of each; with `*` for a value as in Q.DGET.";
     QTop "q.top" 3 (0 0 0) [READONLY] [KEYSPACE] [] [] "quipu" "0.1.0"
         "prefix count" "The largest counters whose keys begin so, the largest first: keys and values.";
     QHot "q.hot" -1 (0 0 0) [READONLY] [KEYSPACE] [] [VARIES] "quipu" "0.1.0"
