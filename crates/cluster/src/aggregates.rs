@@ -2,11 +2,12 @@
 //!
 //! A partition that cannot be asked in time is named as missing; what the others said is told all the same.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
-use quipu_counting::KEY_BYTES_MAX;
 use quipu_counting::aggregate::{Aggregate, Missing, Part, Selector, Totals};
+use quipu_counting::{KEY_BYTES_MAX, Slice};
 use quipu_wire::entry::{Malformed, Reader, put_bytes, put_varint, put_zigzag};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -40,14 +41,14 @@ impl Default for Turns {
 
 impl Node {
     /// The totals of all counters that a pattern selects.
-    pub async fn aggregate(&self, pattern: &[u8]) -> Aggregate {
+    pub async fn aggregate(&self, selector: &Selector) -> Aggregate {
         let until = Instant::now() + ADD_UP_MAX;
-        let partitions = match Selector::new(pattern).only_partition(self.partitions) {
+        let partitions = match selector.only_partition(self.partitions) {
             Some(only) => only..only + 1,
             None => 0..self.partitions,
         };
         let asked = partitions.map(|partition| async move {
-            let answer = tokio::time::timeout_at(until, self.add_up(partition, pattern, until)).await;
+            let answer = tokio::time::timeout_at(until, self.add_up(partition, selector, until)).await;
             (partition, answer.unwrap_or_else(|_| Err(NotDone::Stopped(too_late()))))
         });
         let mut answers: Vec<_> = stream::iter(asked).buffer_unordered(ASKED_MAX).collect().await;
@@ -69,14 +70,17 @@ impl Node {
     async fn add_up(
         &self,
         partition: u16,
-        pattern: &[u8],
+        selector: &Selector,
         until: Instant,
     ) -> Result<(NodeId, Totals), NotDone> {
         let ask = |target| async move {
             let left = until.saturating_duration_since(Instant::now());
             let asked = question(kind::ADD_UP, partition, |out| {
                 put_varint(out, left.as_millis() as u64);
-                put_bytes(out, pattern);
+                put_bytes(out, selector.pattern());
+                let mut slice = Vec::new();
+                selector.slice().iter().for_each(|asked| asked.put(&mut slice));
+                put_bytes(out, &slice);
             });
             // In this order, so that a simulation goes the same way each time.
             tokio::select! {
@@ -105,8 +109,13 @@ impl Node {
     ) -> Result<Result<Vec<u8>, NotDone>, Malformed> {
         let partition = read_partition(reader)?;
         let within = Duration::from_millis(reader.varint()?).min(ADD_UP_MAX);
-        let pattern = reader.bytes_up_to(KEY_BYTES_MAX)?.to_vec();
-        let turns = match Selector::new(&pattern).prefix().is_empty() {
+        let selector = Selector::new(reader.bytes_up_to(KEY_BYTES_MAX)?);
+        let slice = match reader.bytes()? {
+            [] => None,
+            bytes => Some(Slice::read(bytes).ok_or(Malformed("part of values"))?),
+        };
+        let selector = selector.of_part(slice);
+        let turns = match selector.prefix().is_empty() {
             true => &self.adding_up.unprefixed,
             false => &self.adding_up.prefixed,
         };
@@ -119,7 +128,7 @@ impl Node {
             return Ok(Err(NotDone::Stopped(too_late())));
         };
         let totals = self.of_led(partition, move |node, now_ms| {
-            node.engine.aggregate_of(partition, &pattern, now_ms).map_err(|error| error.to_string())
+            node.engine.aggregate_of(partition, &selector, now_ms).map_err(|error| error.to_string())
         });
         Ok(totals.await.map(|totals| encode_totals(&totals)))
     }
@@ -141,16 +150,34 @@ fn encode_totals(totals: &Totals) -> Vec<u8> {
     put_varint(&mut out, totals.count);
     put_zigzag(&mut out, totals.min);
     put_zigzag(&mut out, totals.max);
+    out.push(u8::from(totals.has_more_groups));
+    put_varint(&mut out, totals.groups.len() as u64);
+    for (values, sum) in &totals.groups {
+        put_varint(&mut out, values.len() as u64);
+        values.iter().for_each(|value| put_bytes(&mut out, value.as_bytes()));
+        out.extend_from_slice(&sum.to_le_bytes());
+    }
     out
 }
 
 fn read_totals(reader: &mut Reader<'_>) -> Result<Totals, Malformed> {
-    Ok(Totals {
+    let mut totals = Totals {
         sum: i128::from_le_bytes(reader.array()?),
         count: reader.varint()?,
         min: reader.zigzag()?,
         max: reader.zigzag()?,
-    })
+        has_more_groups: reader.flag()?,
+        groups: BTreeMap::new(),
+    };
+    for _ in 0..reader.count()? {
+        let mut values = Vec::new();
+        for _ in 0..reader.count()? {
+            let value = std::str::from_utf8(reader.bytes()?);
+            values.push(value.map_err(|_| Malformed("value of a dimension"))?.to_owned());
+        }
+        totals.groups.insert(values, i128::from_le_bytes(reader.array()?));
+    }
+    Ok(totals)
 }
 
 #[cfg(test)]
@@ -161,6 +188,7 @@ mod tests {
     fn totals_are_read_as_written() {
         let mut some = Totals::NOTHING;
         [i64::MIN, i64::MIN, 3].into_iter().for_each(|value| some.add(value));
+        some.groups.insert(vec!["a".into(), String::new()], i128::MIN);
         for totals in [Totals::NOTHING, some] {
             let bytes = encode_totals(&totals);
             assert_eq!(read_totals(&mut Reader::new(&bytes)).unwrap(), totals);

@@ -141,7 +141,9 @@ impl Node {
 
     /// Stores or removes a policy everywhere.
     pub async fn set_policy(&self, pattern: &[u8], policy: Option<Policy>) -> Result<bool, String> {
-        if policy.as_ref().is_some_and(|policy| policy.kind.is_some() || policy.audit_ms.is_some()) {
+        let needs_level =
+            |policy: &Policy| policy.kind.is_some() || policy.audit_ms.is_some() || policy.rollups.is_some();
+        if policy.as_ref().is_some_and(needs_level) {
             self.check_level()?;
         }
         let existed = self.policies().await.map_err(|error| error.to_string())?.get(pattern).is_some();

@@ -33,7 +33,7 @@ use crate::raft::NodeId;
 const VERSION: u8 = 2;
 /// The entries and rules that this program knows; raised by whoever adds to them.
 pub const LEVEL: u64 = LEVEL_OF_KINDS;
-/// From here on all nodes know counters that are more than a number, and what is told of additions.
+/// From here on all nodes know counters that are more than a number, what is told of additions, and roll-ups.
 pub const LEVEL_OF_KINDS: u64 = 3;
 /// An address is a name or a number, and a port.
 pub const ADDRESS_BYTES_MAX: usize = 300;

@@ -7,6 +7,11 @@ use crate::batch::Span;
 pub enum Action {
     /// Look, change nothing.
     Read,
+    /// Look at the part of the value that belongs to some dimensions.
+    Slice {
+        /// Which: see [`crate::rollup::Slice`].
+        slice: Span,
+    },
     /// Refused unless this holds of the counter; changes nothing. See [`crate::GroupKind::Guard`].
     Check(Condition),
     /// Add a signed delta.
@@ -78,7 +83,7 @@ pub enum Action {
 impl Action {
     /// Whether the action could change anything.
     pub fn is_write(&self) -> bool {
-        !matches!(self, Action::Read | Action::Check(_) | Action::Count)
+        !matches!(self, Action::Read | Action::Slice { .. } | Action::Check(_) | Action::Count)
     }
 
     /// Whether the action is about all counters instead of one.
@@ -92,6 +97,7 @@ impl Action {
         matches!(
             self,
             Action::Told { .. }
+                | Action::Slice { .. }
                 | Action::Observe { .. }
                 | Action::Join { .. }
                 | Action::Replace { .. }
@@ -106,6 +112,7 @@ impl Action {
     pub fn payload(&self) -> Option<Span> {
         match self {
             Action::Told { told, .. } => Some(*told),
+            Action::Slice { slice } => Some(*slice),
             Action::Observe { items } => Some(*items),
             Action::Join { sketch } | Action::Replace { sketch, .. } => Some(*sketch),
             Action::Restore { whole, .. } => Some(*whole),
@@ -129,6 +136,7 @@ impl Action {
     pub fn with_payload(self, payload: Span) -> Action {
         match self {
             Action::Told { add, .. } => Action::Told { add, told: payload },
+            Action::Slice { .. } => Action::Slice { slice: payload },
             Action::Observe { .. } => Action::Observe { items: payload },
             Action::Join { .. } => Action::Join { sketch: payload },
             Action::Replace { expiry, condition, .. } => {

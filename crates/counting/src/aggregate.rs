@@ -3,12 +3,17 @@
 //! Every partition adds up its own counters, and totals of partitions are put together in any order: nothing that is
 //! passed on grows with the number of counters. A pattern is one of a policy: `*` stands for any bytes, `?` for one.
 
-use crate::policy::matches;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::body::{Body, Kind};
+use crate::policy::{Policies, matches};
+use crate::rollup::{GROUPS_MAX, Slice, Sliceable, Sliced};
 use crate::service::Unavailable;
 use crate::slot::{partition, slot, tag};
 
 /// Some counters added up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Totals {
     /// Sum of their values. The largest number of counters with the largest values still fits.
     pub sum: i128,
@@ -18,6 +23,11 @@ pub struct Totals {
     pub min: i64,
     /// The largest value.
     pub max: i64,
+    /// Where values of dimensions were asked for one by one: their sums, the first [`GROUPS_MAX`] in order. As many of some counters
+    /// are enough for as many of all of them.
+    pub groups: BTreeMap<Vec<String>, i128>,
+    /// There are more.
+    pub has_more_groups: bool,
 }
 
 impl Default for Totals {
@@ -28,11 +38,35 @@ impl Default for Totals {
 
 impl Totals {
     /// Of no counters.
-    pub const NOTHING: Totals = Totals { sum: 0, count: 0, min: i64::MAX, max: i64::MIN };
+    pub const NOTHING: Totals = Totals {
+        sum: 0,
+        count: 0,
+        min: i64::MAX,
+        max: i64::MIN,
+        groups: BTreeMap::new(),
+        has_more_groups: false,
+    };
 
     /// With one more counter.
     pub fn add(&mut self, value: i64) {
-        self.merge(&Totals { sum: i128::from(value), count: 1, min: value, max: value });
+        let (sum, count) = (i128::from(value), 1);
+        self.merge(&Totals { sum, count, min: value, max: value, ..Totals::NOTHING });
+    }
+
+    /// With a part of one more counter.
+    fn add_part(&mut self, part: &Sliced) {
+        self.add(part.value);
+        self.has_more_groups |= part.is_partial;
+        part.groups.iter().for_each(|(values, sum)| self.add_group(values, i128::from(*sum)));
+    }
+
+    fn add_group(&mut self, values: &[String], sum: i128) {
+        let known = self.groups.entry(values.to_vec()).or_default();
+        *known = known.saturating_add(sum);
+        if self.groups.len() > GROUPS_MAX {
+            self.groups.pop_last();
+            self.has_more_groups = true;
+        }
     }
 
     /// With all of those, none of which may be among these.
@@ -41,6 +75,8 @@ impl Totals {
         self.count = self.count.saturating_add(other.count);
         self.min = self.min.min(other.min);
         self.max = self.max.max(other.max);
+        self.has_more_groups |= other.has_more_groups;
+        other.groups.iter().for_each(|(values, sum)| self.add_group(values, *sum));
     }
 
     /// The smallest and the largest value, if there is any.
@@ -50,7 +86,7 @@ impl Totals {
 }
 
 /// The totals of one partition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     /// Its number.
     pub partition: u16,
@@ -103,12 +139,13 @@ impl Aggregate {
     }
 }
 
-/// A pattern, taken apart for finding what it selects.
+/// A pattern, taken apart for finding what it selects; and which part of the values counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selector {
     pattern: Vec<u8>,
     /// So many bytes before the first wildcard.
     literal: usize,
+    slice: Option<Slice>,
 }
 
 impl Selector {
@@ -116,7 +153,38 @@ impl Selector {
     pub fn new(pattern: &[u8]) -> Selector {
         let is_wildcard = |byte: &u8| matches!(byte, b'*' | b'?');
         let literal = pattern.iter().position(is_wildcard).unwrap_or(pattern.len());
-        Selector { pattern: pattern.to_vec(), literal }
+        Selector { pattern: pattern.to_vec(), literal, slice: None }
+    }
+
+    /// The same counters; of each value this part counts. Those of which nobody declares it do not.
+    pub fn of_part(self, slice: Option<Slice>) -> Selector {
+        Selector { slice, ..self }
+    }
+
+    /// The pattern.
+    pub fn pattern(&self) -> &[u8] {
+        &self.pattern
+    }
+
+    /// Which part of the values counts, if not all.
+    pub fn slice(&self) -> Option<&Slice> {
+        self.slice.as_ref()
+    }
+
+    /// Adds what counts of a counter.
+    pub fn add(
+        &self,
+        totals: &mut Totals,
+        (key, value): (&[u8], i64),
+        body: Option<&Arc<Body>>,
+        policies: &Policies,
+    ) {
+        let Some(slice) = &self.slice else { return totals.add(value) };
+        let declared = policies.policy_for(key).and_then(|policy| policy.rollups.clone());
+        if let (Some(declared), false) = (declared, body.is_some_and(|body| body.kind() == Kind::Unique)) {
+            let sliceable = Sliceable { slice: slice.clone(), declared, value, body: body.cloned() };
+            sliceable.add_up().iter().for_each(|part| totals.add_part(part));
+        }
     }
 
     /// What all selected keys begin with.
@@ -148,7 +216,7 @@ impl Selector {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{Aggregate, Missing, Part, Selector, Totals};
+    use super::{Aggregate, GROUPS_MAX, Missing, Part, Selector, Sliced, Totals};
     use crate::policy::matches;
     use crate::slot::{partition, slot};
 
@@ -193,11 +261,31 @@ mod tests {
 
     #[test]
     fn the_largest_totals_fit() {
-        let one = Totals { sum: i128::from(i64::MIN), count: 1, min: i64::MIN, max: i64::MIN };
-        let most = Totals { sum: one.sum * i128::from(u64::MAX), count: u64::MAX, ..one };
+        let one = totals(&[i64::MIN]);
+        let most = Totals { sum: one.sum * i128::from(u64::MAX), count: u64::MAX, ..one.clone() };
         let mut both = most;
         both.merge(&one);
         assert_eq!((both.sum, both.count), (i128::MIN, u64::MAX));
+    }
+
+    /// The first groups of all are found among the first of each.
+    #[test]
+    fn groups_are_bounded_and_exact() {
+        let part = |from: usize, step: usize| {
+            let group = |number: usize| (vec![format!("{:05}", from + number * step)], 1);
+            let groups = (0..GROUPS_MAX).map(group).collect();
+            Sliced { value: 0, groups, is_partial: false }
+        };
+        let (mut some, mut others) = (Totals::NOTHING, Totals::NOTHING);
+        some.add_part(&part(0, 2));
+        some.add_part(&part(0, 3));
+        others.add_part(&part(1, 2));
+        assert!(some.has_more_groups && !others.has_more_groups);
+        some.merge(&others);
+        assert_eq!(some.groups.len(), GROUPS_MAX);
+        for (number, (values, sum)) in some.groups.iter().enumerate() {
+            assert_eq!((values, *sum), (&vec![format!("{number:05}")], if number % 3 == 0 { 2 } else { 1 }));
+        }
     }
 
     #[test]

@@ -112,7 +112,9 @@ impl Deed {
             Action::End { ending: Ending::Commit(_), .. } => Deed::Commit,
             Action::End { ending: Ending::Void, .. } => Deed::Void,
             Action::Clear => Deed::Clear,
-            Action::Add(_) | Action::Read | Action::Check(_) | Action::Count => Deed::Add,
+            Action::Add(_) | Action::Read | Action::Slice { .. } | Action::Check(_) | Action::Count => {
+                Deed::Add
+            }
         };
         (deed, None)
     }

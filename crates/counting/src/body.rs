@@ -5,7 +5,7 @@
 //! them, and applying them again comes to the same, so nothing is decided twice.
 //!
 //! ```text
-//! body   := state holds series
+//! body   := state holds series [rollups]
 //! state  := 0 | 1 sketch | 2 frame keep_ms:v buckets | 3 frame keep_ms:v count:v (start_ms:v sketch)*
 //! frame  := 0 span_ms:v bucket_ms:v | 1 span_ms:v | 2 unit:1 anchor:1 zone
 //! zone   := name count:v (from_ms:z offset_s:z)*
@@ -13,14 +13,17 @@
 //!         | 6 number:v amount:z expires_at_ms:v | 7 number:v | 8
 //!         | 9 minutes_ms:v hours_ms:v days_ms:v before:z changed_at_ms:v | 10
 //!         | 11 start_ms:v end_ms:v from_ms:v delta:z | 12 length:v body
+//!         | 13 value:z declared | 14 | 15 delta:z values
 //! shape  := 0 | 1 | 2 frame keep_ms:v | 3 frame keep_ms:v
-//! sketch, buckets, holds, series, name := length:v bytes
+//! sketch, buckets, holds, series, name, values := length:v bytes
+//! rollups, declared as in [`crate::rollup`]
 //! ```
 
 use std::borrow::Cow;
 
 use crate::bytes::{Bytes, put_bytes, put_varint, put_zigzag};
 use crate::hold::{Hold, Holds};
+use crate::rollup::{Declared, Rollups};
 use crate::series::{Retention, Series};
 use crate::unique::Unique;
 use crate::window::{Buckets, Frame, Unit, Zone};
@@ -116,6 +119,8 @@ pub struct Body {
     pub holds: Holds,
     /// What the value was, where a policy wants it kept.
     pub series: Series,
+    /// The value by dimensions, where a policy declares some.
+    pub rollups: Option<Rollups>,
 }
 
 /// One change of a body.
@@ -182,6 +187,22 @@ pub enum Event {
     ForgetHistory,
     /// This is the body from here on.
     Restore(Box<Body>),
+    /// From here on the value is rolled up so.
+    RollUp {
+        /// How.
+        declared: Declared,
+        /// What was counted before.
+        value: i64,
+    },
+    /// It no longer is.
+    ForgetRollups,
+    /// So much was added under these values.
+    Tally {
+        /// How much.
+        delta: i64,
+        /// One for each declared name, see [`Declared::values`].
+        values: Vec<u8>,
+    },
 }
 
 /// Sketches by time are large: so many buckets of them are kept at most.
@@ -196,7 +217,7 @@ impl Body {
             Shape::Window(keeping) => State::Window(keeping, Buckets::default()),
             Shape::Visitors(keeping) => State::Visitors(keeping, Vec::new()),
         };
-        Body { state, holds: Holds::default(), series: Series::default() }
+        Body { state, holds: Holds::default(), series: Series::default(), rollups: None }
     }
 
     /// What is counted.
@@ -218,7 +239,8 @@ impl Body {
                 sketches.iter().map(|(_, unique)| unique.memory_bytes() + 16).sum()
             }
         };
-        size_of::<Body>() + state + self.holds.memory_bytes() + self.series.memory_bytes()
+        let rollups = self.rollups.as_ref().map_or(0, Rollups::memory_bytes);
+        size_of::<Body>() + state + self.holds.memory_bytes() + self.series.memory_bytes() + rollups
     }
 
     /// Carries out an event that happened at `time_ms`. `None` if it cannot have happened to this body.
@@ -230,6 +252,11 @@ impl Body {
                 self.series.note(&retention, before, changed_at_ms, time_ms);
             }
             (Event::ForgetHistory, _) => self.series = Series::default(),
+            (Event::RollUp { declared, value }, _) => {
+                self.rollups = Some(Rollups::declare(self.rollups.take(), declared, value));
+            }
+            (Event::ForgetRollups, _) => self.rollups = None,
+            (Event::Tally { delta, values }, _) => self.rollups.as_mut()?.add(&values, delta)?,
             (Event::Observe { hashes, .. }, State::Unique(unique)) => {
                 for hash in hashes {
                     unique.observe(hash);
@@ -298,6 +325,14 @@ impl Body {
 
     /// Appends it, as it is stored.
     pub fn put(&self, out: &mut Vec<u8>) {
+        self.put_without_rollups(out);
+        if let Some(rollups) = &self.rollups {
+            rollups.put(out);
+        }
+    }
+
+    /// The same without what only those need who ask for it.
+    pub fn put_without_rollups(&self, out: &mut Vec<u8>) {
         match &self.state {
             State::Sum => out.push(0),
             State::Unique(unique) => {
@@ -362,7 +397,8 @@ impl Body {
         };
         let holds = Holds::read(bytes.bytes()?)?;
         let series = Series::read(bytes.bytes()?)?;
-        bytes.is_empty().then_some(Body { state, holds, series })
+        let rollups = if bytes.is_empty() { None } else { Some(Rollups::read(&mut bytes)?) };
+        Some(Body { state, holds, series, rollups })
     }
 }
 
@@ -441,6 +477,17 @@ impl Event {
                 body.put(&mut bytes);
                 put_bytes(out, &bytes);
             }
+            Event::RollUp { declared, value } => {
+                out.push(13);
+                put_zigzag(out, *value);
+                declared.put(out);
+            }
+            Event::ForgetRollups => out.push(14),
+            Event::Tally { delta, values } => {
+                out.push(15);
+                put_zigzag(out, *delta);
+                put_bytes(out, values);
+            }
         }
     }
 
@@ -482,6 +529,9 @@ impl Event {
                 delta: bytes.zigzag()?,
             },
             12 => Event::Restore(Box::new(Body::read(bytes.bytes()?)?)),
+            13 => Event::RollUp { value: bytes.zigzag()?, declared: Declared::read(bytes)? },
+            14 => Event::ForgetRollups,
+            15 => Event::Tally { delta: bytes.zigzag()?, values: bytes.bytes()?.to_vec() },
             _ => return None,
         })
     }

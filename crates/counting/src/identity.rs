@@ -236,6 +236,7 @@ fn write_action(hasher: &mut SipHasher13, action: &Action) {
             hasher.write_u8(16);
             write_action(hasher, &Action::Add(*add));
         }
+        Action::Slice { .. } => hasher.write_u8(17),
         Action::Observe { .. } => hasher.write_u8(9),
         Action::Join { .. } => hasher.write_u8(10),
         Action::Replace { expiry, condition, .. } => {

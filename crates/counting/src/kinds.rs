@@ -15,6 +15,7 @@ use crate::cell::Cell;
 use crate::hold::{HOLDS_MAX, Hold, Holds, Outstanding};
 use crate::policy::{Limits, Policy};
 use crate::refusal::Refusal;
+use crate::rollup::{Declared, Rollups, Slice, Sliceable, Sliced};
 use crate::rules::{Change, Verdict, born_or_changed, decide, holds, refuse};
 use crate::series::Series;
 use crate::told::Told;
@@ -66,6 +67,23 @@ pub enum Detail {
         /// Whether the number is that of the items, or an estimate.
         is_exact: bool,
     },
+    /// What a part of the value comes to, once somebody adds it up.
+    Sliceable(Sliceable),
+    /// What it came to.
+    Sliced(Sliced),
+    /// By which dimensions the value is rolled up, for who has asked for others.
+    Declared(Declared),
+}
+
+impl Detail {
+    /// What a part of the value came to, where that was asked for.
+    pub fn sliced(&self) -> Option<Cow<'_, Sliced>> {
+        match self {
+            Detail::Sliceable(sliceable) => sliceable.add_up().map(Cow::Owned),
+            Detail::Sliced(sliced) => Some(Cow::Borrowed(sliced)),
+            _ => None,
+        }
+    }
 }
 
 /// What was asked of a counter, with the bytes that belong to it.
@@ -230,9 +248,13 @@ impl Deciding<'_> {
             return self.refuse(Refusal::Disabled);
         }
         match action {
-            Action::Add(add) => self.add(add),
+            Action::Add(add) => self.add(add, &[]),
             Action::Told { add, .. } => match Told::read(asked.payload) {
                 Some(told) => self.told(add, &told),
+                None => self.refuse(Refusal::WrongKind),
+            },
+            Action::Slice { .. } => match Slice::read(asked.payload) {
+                Some(slice) => self.slice(slice),
                 None => self.refuse(Refusal::WrongKind),
             },
             Action::Set(set) => self.set(set),
@@ -335,8 +357,8 @@ impl Deciding<'_> {
     /// An addition of which more is told.
     fn told(&mut self, add: &Add, told: &Told<'_>) -> Verdict {
         match told.at_ms.map(|at_ms| self.moment(at_ms)) {
-            None => self.add(add),
-            Some(Ok(at_ms)) => self.add_at(add, at_ms),
+            None => self.add(add, &told.dimensions),
+            Some(Ok(at_ms)) => self.add_at(add, at_ms, &told.dimensions),
             Some(Err(verdict)) => verdict,
         }
     }
@@ -365,19 +387,20 @@ impl Deciding<'_> {
         verdict
     }
 
-    fn add(&mut self, add: &Add) -> Verdict {
-        self.add_at(add, self.now_ms)
+    fn add(&mut self, add: &Add, dimensions: &[(&str, &str)]) -> Verdict {
+        self.add_at(add, self.now_ms, dimensions)
     }
 
-    fn add_at(&mut self, add: &Add, at_ms: u64) -> Verdict {
+    fn add_at(&mut self, add: &Add, at_ms: u64, dimensions: &[(&str, &str)]) -> Verdict {
         if self.kind() == Kind::Unique {
             return self.refuse(Refusal::WrongKind);
         }
+        let Ok(values) = self.values(dimensions, at_ms) else { return self.refuse_dimension() };
         let (add, limits) = self.within_holds(add);
         let verdict = self.plain(&Action::Add(add), &limits);
         let Change::Put(after) = verdict.change else { return verdict };
         let delta = after.value.wrapping_sub(self.live.map_or(0, |cell| cell.value));
-        match self.count(delta, at_ms) {
+        match self.tally(delta, at_ms, values) {
             Ok(()) => verdict,
             // As many buckets as there can be are newer.
             Err(Refusal::OutOfTime) => self.out_of_time(self.oldest_ms()),
@@ -393,6 +416,71 @@ impl Deciding<'_> {
             }
             _ => 0,
         }
+    }
+
+    fn declared(&self) -> Option<&Declared> {
+        self.ruled.policy.and_then(|policy| policy.rollups.as_ref())
+    }
+
+    /// What an addition that says this belongs to, for all dimensions that are declared.
+    fn values(&self, dimensions: &[(&str, &str)], at_ms: u64) -> Result<Vec<u8>, Refusal> {
+        match self.ruled.policy.and_then(|policy| Some((policy, policy.rollups.as_ref()?))) {
+            Some((policy, declared)) => declared.values(dimensions, || policy.zone(), at_ms),
+            None if dimensions.is_empty() => Ok(Vec::new()),
+            None => Err(Refusal::UndeclaredDimension),
+        }
+    }
+
+    fn refuse_dimension(&self) -> Verdict {
+        let mut verdict = self.refuse(Refusal::UndeclaredDimension);
+        verdict.reply.detail = self.declared().map(|declared| Arc::new(Detail::Declared(declared.clone())));
+        verdict
+    }
+
+    fn rollups(&self) -> Option<&Rollups> {
+        self.body.as_ref().and_then(|body| body.rollups.as_ref())
+    }
+
+    /// Notes an addition in its bucket and in its roll-ups, or leaves both alone.
+    fn tally(&mut self, delta: i64, at_ms: u64, values: Vec<u8>) -> Result<(), Refusal> {
+        let known = self.rollups();
+        let (begin, count) = match self.declared() {
+            None => (known.map(|_| Event::ForgetRollups), None),
+            Some(declared) => {
+                let value = self.live.map_or(0, |cell| cell.value);
+                let is_known = known.is_some_and(|known| known.declared() == declared);
+                let begun = (!is_known).then(|| Rollups::declare(known.cloned(), declared.clone(), value));
+                if let Some(rollups) = begun.as_ref().or(known) {
+                    rollups.check(&values, delta)?;
+                }
+                let begin = begun.map(|_| Event::RollUp { declared: declared.clone(), value });
+                (begin, (delta != 0).then_some(Event::Tally { delta, values }))
+            }
+        };
+        self.count(delta, at_ms)?;
+        begin.into_iter().chain(count).for_each(|event| self.happens(event));
+        Ok(())
+    }
+
+    /// The value is no sum of what is known any more: all of it belongs to the empty values.
+    fn forget_rollups(&mut self) {
+        if self.rollups().is_some() {
+            self.happens(Event::ForgetRollups);
+        }
+    }
+
+    /// A look at a part of the value.
+    fn slice(&self, slice: Slice) -> Verdict {
+        if self.kind() == Kind::Unique {
+            return self.refuse(Refusal::WrongKind);
+        }
+        let Some(declared) = self.declared().filter(|declared| declared.tells(&slice)) else {
+            return self.refuse_dimension();
+        };
+        let (declared, value) = (declared.clone(), self.live.map_or(0, |cell| cell.value));
+        let sliceable = Sliceable { slice, declared, value, body: self.body.clone() };
+        let detail = Some(Arc::new(Detail::Sliceable(sliceable)));
+        Verdict { change: Change::Keep, reply: Reply { detail, ..Reply::state(self.live) } }
     }
 
     /// Bounds leave room for what is set aside.
@@ -441,7 +529,11 @@ impl Deciding<'_> {
             return self.refuse(Refusal::WrongKind);
         }
         let (_, limits) = self.within_holds(&Add::plain(0));
-        self.plain(&Action::Set(*set), &limits)
+        let verdict = self.plain(&Action::Set(*set), &limits);
+        if matches!(verdict.change, Change::Put(_)) {
+            self.forget_rollups();
+        }
+        verdict
     }
 
     /// A counter of uniques may be overwritten by a number, unless a policy wants it to be what it is.
@@ -469,8 +561,11 @@ impl Deciding<'_> {
     fn reset(&mut self, condition: Condition) -> Verdict {
         let (_, limits) = self.within_holds(&Add::plain(0));
         let verdict = self.plain(&Action::Reset(condition), &limits);
-        if matches!(verdict.change, Change::Put(_)) && self.kind() != Kind::Sum {
-            self.happens(Event::Empty);
+        if matches!(verdict.change, Change::Put(_)) {
+            if self.kind() != Kind::Sum {
+                self.happens(Event::Empty);
+            }
+            self.forget_rollups();
         }
         verdict
     }
@@ -645,7 +740,7 @@ impl Deciding<'_> {
         }
         // All of it or nothing, also where a policy lets additions take what is left.
         self.ruled.limits.saturate = false;
-        let mut verdict = self.add(&Add::plain(acquire.amount));
+        let mut verdict = self.add(&Add::plain(acquire.amount), &[]);
         if verdict.reply.refusal.is_none() {
             if let (false, Some(keep_ms)) = (is_born, longer_ms) {
                 self.happens(Event::Keep(keep_ms));
@@ -752,7 +847,8 @@ impl Deciding<'_> {
         }
         let value = self.live.map_or(0, |cell| cell.value);
         let Some(value) = value.checked_add(amount) else { return self.refuse(Refusal::Overflow) };
-        if let Err(refusal) = self.count(amount, self.now_ms) {
+        let now_ms = self.now_ms;
+        if let Err(refusal) = self.values(&[], now_ms).and_then(|values| self.tally(amount, now_ms, values)) {
             return self.refuse(refusal);
         }
         self.happens(Event::End(number));

@@ -22,6 +22,8 @@
 //! | `placement` | which nodes hold which partition |
 //! | `slot` | keys to slots to partitions |
 //! | `window` | sums in buckets of time: sliding, fixed and calendar windows |
+//! | `told` | what an addition says beyond its amount |
+//! | `rollup` | the value by what its additions belong to |
 //! | `hold` | amounts set aside until they are taken, given back, or over |
 //! | `series` | the history of a counter: its value at full minutes, hours and days |
 //! | `listing` | which counters a list shows, and in which order |
@@ -46,6 +48,7 @@ pub mod listing;
 pub mod placement;
 pub mod policy;
 pub mod refusal;
+pub mod rollup;
 pub mod rules;
 pub mod series;
 pub mod service;
@@ -59,7 +62,7 @@ pub mod watching;
 pub mod window;
 
 pub use action::{Acquire, Action, Add, Condition, Ending, Expire, ExpireWhen, Expiry, Set};
-pub use aggregate::{Aggregate, Totals};
+pub use aggregate::{Aggregate, Selector, Totals};
 pub use audit::{AuditChange, AuditPage, AuditQuery, Deed, Origin};
 pub use batch::{Batch, BatchMark, Freshness, Group, GroupKind, Reply, Request, RequestId};
 pub use body::{Body, Kind};
@@ -70,6 +73,7 @@ pub use kinds::{Detail, Whole};
 pub use listing::{ListOrder, ListPage, ListPlace, Listed, Listing};
 pub use policy::{Limits, Policies, Policy};
 pub use refusal::Refusal;
+pub use rollup::{Slice, Sliced};
 pub use rules::{Change, Verdict, decide, decide_group};
 pub use service::{Counters, Execution, Unavailable};
 pub use session::{Session, SessionVerdict};

@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::body::{Keeping, Kind};
+use crate::rollup::{Declared, Slice};
 use crate::series::Retention;
+use crate::window::{Frame, Zone};
 
 /// What holds for the counters a pattern matches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,6 +40,18 @@ pub struct Policy {
     pub lateness_ms: Option<u64>,
     /// How long it stays known who changed a counter, when and why.
     pub audit_ms: Option<u64>,
+    /// By which dimensions the value is rolled up.
+    pub rollups: Option<Declared>,
+}
+
+impl Policy {
+    /// Whose days and hours are meant where nothing else is said.
+    pub fn zone(&self) -> Zone {
+        match self.window.as_ref().map(|keeping| &keeping.frame) {
+            Some(Frame::Calendar { zone, .. }) => zone.clone(),
+            _ => Zone::utc(),
+        }
+    }
 }
 
 /// A policy in the form the rules use: no options left.
@@ -82,7 +96,8 @@ impl From<&Policy> for Limits {
             disabled: policy.disabled,
             is_for_whole: policy.kind.is_some_and(|kind| kind != Kind::Sum)
                 || policy.history.is_some()
-                || policy.audit_ms.is_some(),
+                || policy.audit_ms.is_some()
+                || policy.rollups.is_some(),
             audit_ms: policy.audit_ms.unwrap_or(0),
         }
     }
@@ -129,6 +144,30 @@ impl Policies {
     pub fn policy_for(&self, key: &[u8]) -> Option<&Policy> {
         let (pattern, _) = self.ranked.iter().find(|(pattern, _)| matches(pattern, key))?;
         self.by_pattern.get(pattern)
+    }
+
+    /// The most bytes that the log says of an addition because of roll-ups, whatever policy holds for it.
+    pub fn rollup_bytes_max(&self) -> usize {
+        let declared = self.by_pattern.values().filter_map(|policy| policy.rollups.as_ref());
+        declared.map(Declared::event_bytes_max).max().unwrap_or(0)
+    }
+
+    /// Whether some policy declares what a slice asks for; else what is declared.
+    pub fn check_slice(&self, slice: &Slice) -> Result<(), String> {
+        let all = || self.by_pattern.values().filter_map(|policy| policy.rollups.as_ref());
+        if all().any(|declared| declared.tells(slice)) {
+            return Ok(());
+        }
+        let mut shown: Vec<String> = all().map(Declared::to_string).collect();
+        shown.sort_unstable();
+        shown.dedup();
+        Err(match shown.is_empty() {
+            true => "no policy declares roll-ups".to_owned(),
+            false => format!(
+                "no policy declares a roll-up with all of these dimensions; declared are {}",
+                shown.join(", ")
+            ),
+        })
     }
 
     /// The policy stored for exactly this pattern.

@@ -51,11 +51,15 @@ pub enum Refusal {
     OutOfTime = 21,
     /// It says when it happened, and the counter does not count by time.
     Timeless = 22,
+    /// No roll-up of the policy has this dimension, or all of those that are asked for together.
+    UndeclaredDimension = 23,
+    /// The counter has as many cells of roll-ups as it can have.
+    TooManyCells = 24,
 }
 
 impl Refusal {
     /// Every refusal, for tables and tests.
-    pub const ALL: [Refusal; 22] = [
+    pub const ALL: [Refusal; 24] = [
         Refusal::Overflow,
         Refusal::BelowFloor,
         Refusal::AboveCeiling,
@@ -78,6 +82,8 @@ impl Refusal {
         Refusal::TooLarge,
         Refusal::OutOfTime,
         Refusal::Timeless,
+        Refusal::UndeclaredDimension,
+        Refusal::TooManyCells,
     ];
 
     /// The stored number.
@@ -115,6 +121,8 @@ impl Refusal {
             Refusal::TooLarge => "too-large",
             Refusal::OutOfTime => "out-of-time",
             Refusal::Timeless => "no-window",
+            Refusal::UndeclaredDimension => "undeclared-dimension",
+            Refusal::TooManyCells => "too-many-cells",
         }
     }
 
@@ -144,7 +152,9 @@ impl Refusal {
             | Refusal::TooManyHolds
             | Refusal::TooLarge
             | Refusal::OutOfTime
-            | Refusal::Timeless => false,
+            | Refusal::Timeless
+            | Refusal::UndeclaredDimension
+            | Refusal::TooManyCells => false,
         }
     }
 }

@@ -4,7 +4,7 @@
 //! stays inline; what must wait (a counter that lies on disk, another node) comes back as
 //! [`Execution::Pending`] and is finished elsewhere.
 
-use crate::aggregate::Aggregate;
+use crate::aggregate::{Aggregate, Selector};
 use crate::audit::{AuditPage, AuditQuery};
 use crate::batch::Batch;
 use crate::hot::HotKeys;
@@ -96,8 +96,8 @@ pub trait Counters: Send + Sync {
     /// are fetched is on exactly one of them, whatever is written meanwhile. Blocks.
     fn list(&self, listing: &Listing, now_ms: u64) -> Result<ListPage, Unavailable>;
 
-    /// The totals of all counters that a pattern selects (see [`crate::policy`]). Blocks.
-    fn aggregate(&self, pattern: &[u8], now_ms: u64) -> Result<Aggregate, Unavailable>;
+    /// The totals of all counters that a pattern selects (see [`crate::policy`]), or of a part of each. Blocks.
+    fn aggregate(&self, selector: &Selector, now_ms: u64) -> Result<Aggregate, Unavailable>;
 
     /// Whether some policy has a trail kept: then batches should say who asks.
     fn audits(&self) -> bool {

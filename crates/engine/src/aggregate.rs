@@ -20,16 +20,18 @@
 use std::collections::HashSet;
 use std::num::NonZero;
 use std::ops::{Bound, ControlFlow, Range};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use parking_lot::MutexGuard;
 use quipu_counting::aggregate::{Aggregate, Part, Selector, Totals};
-use quipu_counting::{Cell, Counters, Unavailable};
+use quipu_counting::{Body, Cell, Counters, Policies, Unavailable};
 use quipu_store::cold::ColdError;
 use quipu_wire::entry::Reader;
 
 use crate::engine::{Engine, cold_unavailable};
+use crate::fetch::decode_whole;
 use crate::list::successor;
 use crate::partition::{EvictionStamps, Partition, hash};
 use crate::rows;
@@ -44,13 +46,12 @@ const ATTEMPTS_MAX: usize = 100;
 const THREADS_MAX: usize = 4;
 
 impl Engine {
-    pub(crate) fn aggregate_all(&self, pattern: &[u8], now_ms: u64) -> Result<Aggregate, Unavailable> {
-        let selector = Selector::new(pattern);
+    pub(crate) fn aggregate_all(&self, selector: &Selector, now_ms: u64) -> Result<Aggregate, Unavailable> {
         let partitions = match selector.only_partition(self.partitions.len() as u16) {
             Some(only) => only..only + 1,
             None => 0..self.partitions.len() as u16,
         };
-        let (mut parts, reveals) = self.in_parallel(&selector, partitions, now_ms)?;
+        let (mut parts, reveals) = self.in_parallel(selector, partitions, now_ms)?;
         parts.sort_unstable_by_key(|part| part.partition);
         // What somebody is shown must not be taken back by a crash.
         self.settle(reveals)?;
@@ -58,8 +59,13 @@ impl Engine {
     }
 
     /// The totals of one partition, as it is here. Blocks.
-    pub fn aggregate_of(&self, partition: u16, pattern: &[u8], now_ms: u64) -> Result<Totals, Unavailable> {
-        let (totals, reveals) = self.totals(usize::from(partition), &Selector::new(pattern), now_ms)?;
+    pub fn aggregate_of(
+        &self,
+        partition: u16,
+        selector: &Selector,
+        now_ms: u64,
+    ) -> Result<Totals, Unavailable> {
+        let (totals, reveals) = self.totals(usize::from(partition), selector, now_ms)?;
         self.settle(reveals)?;
         Ok(totals)
     }
@@ -116,12 +122,13 @@ impl Engine {
     fn totals(&self, index: usize, selector: &Selector, now_ms: u64) -> Result<(Totals, u64), Unavailable> {
         let mut reveals = 0;
         if selector.is_one_key() {
-            let found = self.peek(index, selector.prefix(), &mut reveals).map_err(cold_unavailable)?;
+            let key = selector.prefix();
+            let found = self.peek_whole(index, key, &mut reveals).map_err(cold_unavailable)?;
+            let policies = Arc::clone(&self.partitions[index].lock().policies);
             let mut totals = Totals::NOTHING;
-            found
-                .iter()
-                .filter(|(cell, _)| cell.is_live(now_ms))
-                .for_each(|(cell, _)| totals.add(cell.value));
+            if let Some(cell) = found.cell.filter(|cell| cell.is_live(now_ms)) {
+                selector.add(&mut totals, (key, cell.value), found.body.as_ref(), &policies);
+            }
             return Ok((totals, reveals));
         }
         for _ in 0..ATTEMPTS_MAX {
@@ -149,6 +156,8 @@ struct Walk<'a> {
     /// Births of counters that were counted in memory. Bounded as they are: by what may lie in memory without a row.
     counted: HashSet<u64>,
     totals: Totals,
+    /// What holds for the counters, as the walk began.
+    policies: Arc<Policies>,
     /// The log must be durable up to here before anybody sees the totals.
     reveals: u64,
 }
@@ -168,6 +177,7 @@ impl<'a> Walk<'a> {
             born_until: held.sequence,
             counted: HashSet::new(),
             totals: Totals::NOTHING,
+            policies: Arc::clone(&held.policies),
             reveals: held.last_offset,
         }
     }
@@ -180,6 +190,15 @@ impl<'a> Walk<'a> {
 
     fn is_wanted(&self, cell: &Cell) -> bool {
         cell.is_live(self.now_ms) && cell.birth <= self.born_until
+    }
+
+    /// The body of a counter in memory, where a part of its value is asked for.
+    fn body(&self, held: &Partition, key: &[u8]) -> Option<Arc<Body>> {
+        self.selector.slice().and_then(|_| held.bodies.get(key).cloned())
+    }
+
+    fn count(&mut self, key: &[u8], cell: &Cell, body: Option<&Arc<Body>>) {
+        self.selector.add(&mut self.totals, (key, cell.value), body, &self.policies);
     }
 
     /// The first pass. Writers wait for the copying of one chunk at most; patterns can be slow to compare, which is done
@@ -205,14 +224,14 @@ impl<'a> Walk<'a> {
                 let prefix = self.selector.prefix();
                 held.table.visit_newborns(chunk, |key, cell| {
                     if key.starts_with(prefix) {
-                        found.push(key, cell);
+                        found.push(key, cell, self.body(&held, key));
                     }
                 });
             }
             drop(held);
-            for (key, cell) in found.iter() {
+            for (key, cell, body) in found.iter() {
                 if self.is_wanted(&cell) && self.selector.selects(key) && self.counted.insert(cell.birth) {
-                    self.totals.add(cell.value);
+                    self.count(key, &cell, body);
                 }
             }
             found.clear();
@@ -243,15 +262,18 @@ impl<'a> Walk<'a> {
         let mut compared = Ok(Some(()));
         let engine = self.engine;
         engine.cold.scan(&space, from, Bound::Excluded(end), &mut |row, value| {
-            let (Some(key), Ok(cell)) = (row.get(rows::CELL_PREFIX.len()..), Reader::new(value).cell())
-            else {
+            let whole = match self.selector.slice() {
+                None => Reader::new(value).cell().map(|cell| (cell, None)),
+                Some(_) => decode_whole(value).map(|whole| (whole.cell.unwrap_or(Cell::ABSENT), whole.body)),
+            };
+            let (Some(key), Ok((cell, body))) = (row.get(rows::CELL_PREFIX.len()..), whole) else {
                 compared = Err(ColdError::Damaged(format!("a cell in space {space}")));
                 return ControlFlow::Break(());
             };
             // Where the row says so already, memory need not be asked.
             let may_count = cell.birth <= self.born_until && !self.counted.contains(&cell.birth);
             if may_count && self.selector.selects(key) {
-                found.push(key, cell);
+                found.push(key, cell, body);
             }
             if found.cells.len() >= ROWS_AT_ONCE {
                 compared = self.compare(&mut found, &before);
@@ -273,26 +295,29 @@ impl<'a> Walk<'a> {
 
     /// Counts what the rows say, or memory.
     fn compare(&mut self, found: &mut Found, before: &Before) -> Result<StillThere<()>, ColdError> {
-        let hashes: Vec<u32> = found.iter().map(|(key, _)| hash(key, self.engine.hash_seed)).collect();
+        let hashes: Vec<u32> = found.iter().map(|(key, ..)| hash(key, self.engine.hash_seed)).collect();
         let Some(held) = self.lock() else { return Ok(None) };
         hashes.iter().for_each(|hash| held.table.prefetch_slot(*hash));
         hashes.iter().for_each(|hash| held.table.prefetch_record(*hash));
-        let mut doubtful: Vec<Vec<u8>> = Vec::new();
-        let mut cells: Vec<Cell> = Vec::with_capacity(hashes.len());
-        for ((key, on_disk), hash) in found.iter().zip(hashes) {
+        let mut doubtful: Vec<&[u8]> = Vec::new();
+        let mut cells: Vec<(&[u8], Cell, Option<Arc<Body>>)> = Vec::with_capacity(hashes.len());
+        for ((key, on_disk, body), hash) in found.iter().zip(hashes) {
             match held.table.find(hash, key) {
-                Some(number) => cells.extend(held.table.cell(number)),
-                None if before.is_overtaken(&held, hash) => doubtful.push(key.to_vec()),
-                None => cells.push(on_disk),
+                Some(number) => {
+                    cells.extend(held.table.cell(number).map(|cell| (key, cell, self.body(&held, key))));
+                }
+                None if before.is_overtaken(&held, hash) => doubtful.push(key),
+                None => cells.push((key, on_disk, body.cloned())),
             }
         }
         drop(held);
         for key in doubtful {
-            cells.extend(self.engine.peek(self.index, &key, &mut self.reveals)?.map(|(cell, _)| cell));
+            let whole = self.engine.peek_whole(self.index, key, &mut self.reveals)?;
+            cells.extend(whole.cell.map(|cell| (key, cell, whole.body)));
         }
-        for cell in cells {
+        for (key, cell, body) in cells {
             if self.is_wanted(&cell) && !self.counted.contains(&cell.birth) {
-                self.totals.add(cell.value);
+                self.count(key, &cell, body.as_ref());
             }
         }
         found.clear();
@@ -313,25 +338,25 @@ impl Before {
     }
 }
 
-/// Keys and cells, copied.
+/// Keys and cells, copied, with bodies where they are asked for.
 #[derive(Default)]
 struct Found {
     keys: Vec<u8>,
     /// Each with the end of its key.
-    cells: Vec<(usize, Cell)>,
+    cells: Vec<(usize, Cell, Option<Arc<Body>>)>,
 }
 
 impl Found {
-    fn push(&mut self, key: &[u8], cell: Cell) {
+    fn push(&mut self, key: &[u8], cell: Cell, body: Option<Arc<Body>>) {
         self.keys.extend_from_slice(key);
-        self.cells.push((self.keys.len(), cell));
+        self.cells.push((self.keys.len(), cell, body));
     }
 
-    fn iter(&self) -> impl Iterator<Item = (&[u8], Cell)> {
+    fn iter(&self) -> impl Iterator<Item = (&[u8], Cell, Option<&Arc<Body>>)> {
         let mut start = 0;
-        self.cells
-            .iter()
-            .map(move |(end, cell)| (&self.keys[std::mem::replace(&mut start, *end)..*end], *cell))
+        self.cells.iter().map(move |(end, cell, body)| {
+            (&self.keys[std::mem::replace(&mut start, *end)..*end], *cell, body.as_ref())
+        })
     }
 
     fn clear(&mut self) {

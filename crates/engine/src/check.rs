@@ -3,12 +3,13 @@
 use std::ops::{Bound, ControlFlow};
 use std::path::Path;
 
-use quipu_counting::Cell;
+use quipu_counting::{Body, Cell, Whole};
 use quipu_store::cold::ColdError;
 
 use crate::engine::Engine;
 use crate::fetch::decode_whole;
 use crate::options::{OpenError, Options};
+use crate::record::Flags;
 use crate::recover::Records;
 use crate::rows;
 
@@ -80,17 +81,23 @@ impl Engine {
         tell: &mut dyn FnMut(u64),
     ) -> Result<(), ColdError> {
         let held = self.partitions[index].lock();
-        let (mut sum, mut count) = (0i128, 0u64);
-        let mut add = |cell: Cell| {
+        let (mut sum, mut count, mut uneven) = (0i128, 0u64, 0u64);
+        let mut add = |cell: Cell, body: Option<&Body>| {
             sum += i128::from(cell.value);
             count += 1;
+            let rollups = body.and_then(|body| body.rollups.as_ref());
+            uneven += u64::from(rollups.is_some_and(|rollups| !rollups.adds_up_to(cell.value)));
             if count.is_multiple_of(TELL_EVERY) {
                 tell(report.counters + count);
             }
         };
         for chunk in 0..held.table.chunk_count() {
             for number in held.table.chunk_records(chunk) {
-                held.table.cell(number).into_iter().for_each(&mut add);
+                if let Some(cell) = held.table.cell(number) {
+                    let has_body = held.table.flags(number).any(Flags::BODY);
+                    let body = has_body.then(|| held.bodies.get(held.table.key(number))).flatten();
+                    add(cell, body.map(|body| &**body));
+                }
             }
         }
         let space = rows::partition_space(held.index, held.generation);
@@ -103,7 +110,9 @@ impl Engine {
                 let key = row.get(rows::CELL_PREFIX.len()..).unwrap_or_default();
                 if held.table.find(held.hash(key), key).is_none() {
                     match decode_whole(value) {
-                        Ok(whole) => whole.cell.into_iter().for_each(&mut add),
+                        Ok(Whole { cell, body }) => {
+                            cell.into_iter().for_each(|cell| add(cell, body.as_deref()));
+                        }
                         Err(error) => damage = Err(ColdError::Damaged(format!("space {space}: {error}"))),
                     }
                 }
@@ -121,6 +130,11 @@ impl Engine {
             report
                 .problems
                 .push(format!("partition {index}: {count} counters, the ledger says {}", held.count));
+        }
+        if uneven > 0 {
+            report.problems.push(format!(
+                "partition {index}: roll-ups of {uneven} counters do not add up to their values"
+            ));
         }
         let (recent, on_disk) = held.ids.counts();
         report.sum += sum;

@@ -4,7 +4,7 @@
 //! arguments and starts no thread, which is how simulations drive it step by step.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use quipu_counting::service::{Finished, ScanPage};
 use quipu_counting::slot::PARTITIONS_MAX;
 use quipu_counting::{
     Aggregate, AuditPage, AuditQuery, Batch, Changes, Counters, Execution, HotKeys, IdentityKey, Interest,
-    ListPage, Listing, Policies, Policy, Unavailable,
+    ListPage, Listing, Policies, Policy, Selector, Unavailable,
 };
 use quipu_store::cold::{ColdError, ColdOptions, ColdStore, LsmStore};
 use quipu_store::{Disk, Durability, Log, LogError, RealDisk, spawn_syncer};
@@ -41,6 +41,8 @@ pub struct Engine {
     pub(crate) policies_offset: AtomicU64,
     /// Whether some policy has a trail kept; changed with all partitions locked, so whoever holds one knows.
     pub(crate) audits: AtomicBool,
+    /// See [`Policies::rollup_bytes_max`]. Changed with all partitions locked.
+    pub(crate) rollup_bytes: AtomicUsize,
     pub(crate) durability: Durability,
     pub(crate) id_window_ms: u64,
     pub(crate) identity_key: IdentityKey,
@@ -198,12 +200,14 @@ impl Engine {
         let partition_budget_bytes =
             (options.memory_bytes as usize / usize::from(folder.meta.partitions)).min(PARTITION_BYTES_MAX);
         let audits = recovered.partitions.iter().any(|held| held.policies.longest_audit_ms().is_some());
+        let policies = recovered.partitions.first().map(|first| Arc::clone(&first.policies));
         Ok(Arc::new(Engine {
             audits: AtomicBool::new(audits),
             partitions: recovered.partitions.into_iter().map(Mutex::new).collect(),
             log: Arc::new(recovered.log),
             cold,
             policies_offset: AtomicU64::new(0),
+            rollup_bytes: AtomicUsize::new(policies.map_or(0, |policies| policies.rollup_bytes_max())),
             durability: options.durability,
             id_window_ms: options.id_window_ms,
             identity_key: folder.meta.identity_key,
@@ -397,6 +401,7 @@ impl Counters for Engine {
         self.policies_offset.store(offset, Ordering::Release);
         let existed = policies.set(pattern, policy);
         self.audits.store(policies.longest_audit_ms().is_some(), Ordering::Relaxed);
+        self.rollup_bytes.store(policies.rollup_bytes_max(), Ordering::Release);
         let policies = Arc::new(policies);
         all.iter_mut().for_each(|held| held.policies = Arc::clone(&policies));
         drop((all, appender));
@@ -414,8 +419,8 @@ impl Counters for Engine {
         self.list_page(listing, now_ms)
     }
 
-    fn aggregate(&self, pattern: &[u8], now_ms: u64) -> Result<Aggregate, Unavailable> {
-        self.aggregate_all(pattern, now_ms)
+    fn aggregate(&self, selector: &Selector, now_ms: u64) -> Result<Aggregate, Unavailable> {
+        self.aggregate_all(selector, now_ms)
     }
 
     fn audits(&self) -> bool {

@@ -165,7 +165,7 @@ impl Engine {
         scratch: &mut Scratch,
     ) -> Result<Attempt, Unavailable> {
         let writes = may_write(batch);
-        let audits = self.audits();
+        let (audits, rollup_bytes) = (self.audits(), self.rollup_bytes.load(Ordering::Acquire));
         let appender = match (writes, scope) {
             (true, Scope::Node | Scope::Partition { step: None, .. }) if self.replication.is_some() => {
                 return Err(Unavailable::Unsupported(
@@ -173,7 +173,8 @@ impl Engine {
                 ));
             }
             (true, Scope::Node) => {
-                let room = self.record_bytes(batch) + if audits { self.trail_bytes(batch) } else { 0 };
+                let trail_bytes = if audits { self.trail_bytes(batch) } else { 0 };
+                let room = self.record_bytes(batch, rollup_bytes) + trail_bytes;
                 Some(self.log.appender(room).map_err(unavailable)?)
             }
             _ => None,
@@ -183,8 +184,10 @@ impl Engine {
             Scope::Node => self.lock_touched(batch, &scratch.places),
             Scope::Partition { index, .. } => self.lock_one(index, batch, &scratch.places)?,
         };
-        if appender.is_some() && !audits && self.audits() {
-            // A policy came between the reservation and the locks, under which it is said.
+        let needs_more =
+            (!audits && self.audits()) || self.rollup_bytes.load(Ordering::Acquire) > rollup_bytes;
+        if appender.is_some() && needs_more {
+            // A policy came between the reservation and the locks, under which more is said.
             drop((guards, appender));
             return self.attempt_with(batch, now_ms, fetched, yields, scope, scratch);
         }
@@ -252,12 +255,12 @@ impl Engine {
     }
 
     /// The most the batch can take in the log.
-    fn record_bytes(&self, batch: &Batch) -> usize {
+    fn record_bytes(&self, batch: &Batch, rollup_bytes: usize) -> usize {
         let clears = batch.requests.iter().filter(|request| matches!(request.action, Action::Clear)).count();
         RECORD_BASE_BYTES
             + batch.bytes_len()
             + clears * self.partitions.len()
-            + batch.requests.len() * entry::EFFECTS_BYTES_MAX
+            + batch.requests.len() * (entry::EFFECTS_BYTES_MAX + rollup_bytes)
             + self.partitions.len() * entry::SECTION_HEADER_BYTES_MAX
     }
 

@@ -24,11 +24,12 @@ use std::ops::{Bound, ControlFlow, Range};
 
 use parking_lot::MutexGuard;
 use quipu_counting::slot::{partition, slot};
-use quipu_counting::{Body, Cell, Counters, Kind, ListOrder, ListPage, Listed, Listing, Unavailable};
+use quipu_counting::{Body, Cell, Counters, Kind, ListOrder, ListPage, Listed, Listing, Unavailable, Whole};
 use quipu_store::cold::ColdError;
 use quipu_wire::entry::{Malformed, Reader};
 
 use crate::engine::{Engine, cold_unavailable};
+use crate::fetch::read_whole;
 use crate::partition::{EvictionStamps, Partition, hash};
 use crate::record::Flags;
 use crate::rows;
@@ -251,6 +252,16 @@ impl Walk<'_> {
 }
 
 impl Engine {
+    /// One counter with all it has as it is now, as [`peek`](Engine::peek) shows its numbers.
+    pub(crate) fn peek_whole(&self, index: usize, key: &[u8], reveals: &mut u64) -> Result<Whole, ColdError> {
+        let read = |generation| read_whole(&*self.cold, index as u16, generation, key);
+        let found = |held: &Partition, number| {
+            let body = held.bodies.get(key).cloned();
+            Whole { cell: held.table.cell(number), body }
+        };
+        self.peek_by(index, key, reveals, found, read)
+    }
+
     /// One counter as it is now, without bringing it into memory. `reveals` is raised to where the log must be durable
     /// before anybody sees it.
     pub(crate) fn peek(
@@ -259,6 +270,23 @@ impl Engine {
         key: &[u8],
         reveals: &mut u64,
     ) -> Result<Option<Found>, ColdError> {
+        let read = |generation| {
+            let space = rows::partition_space(index as u16, generation);
+            let row = self.cold.get(&space, &rows::cell_key(key))?.map(|value| read_listed(&value));
+            row.transpose().map_err(|damage| ColdError::Damaged(format!("a cell in space {space}: {damage}")))
+        };
+        self.peek_by(index, key, reveals, Partition::listed, read)
+    }
+
+    /// By what memory has, else by what can be read.
+    fn peek_by<T>(
+        &self,
+        index: usize,
+        key: &[u8],
+        reveals: &mut u64,
+        found: impl Fn(&Partition, RecordNumber) -> T,
+        read: impl Fn(u32) -> Result<T, ColdError>,
+    ) -> Result<T, ColdError> {
         let hash = hash(key, self.hash_seed);
         let mut lock = || {
             let held = self.partitions[index].lock();
@@ -269,17 +297,14 @@ impl Engine {
             let (generation, stamp) = {
                 let held = lock();
                 if let Some(number) = held.table.find(hash, key) {
-                    return Ok(held.listed(number));
+                    return Ok(found(&held, number));
                 }
                 (held.generation, held.eviction_stamp(hash))
             };
-            let space = rows::partition_space(index as u16, generation);
-            let row = self.cold.get(&space, &rows::cell_key(key))?;
-            let found = row.map(|value| read_listed(&value)).transpose();
+            let there = read(generation)?;
             let held = lock();
             if held.table.find(hash, key).is_none() && held.eviction_stamp(hash) == stamp {
-                return found
-                    .map_err(|damage| ColdError::Damaged(format!("a cell in space {space}: {damage}")));
+                return Ok(there);
             }
         }
     }

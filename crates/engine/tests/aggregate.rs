@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use quipu_counting::aggregate::Totals;
+use quipu_counting::aggregate::{Selector, Totals};
 use quipu_counting::policy::matches;
 use quipu_counting::{Action, Add, Condition, Counters, Expiry, Set};
 use quipu_engine::{Engine, Options};
@@ -23,7 +23,7 @@ fn set_until(value: i64, expiry: Expiry) -> Action {
 const DELETE: Action = Action::Delete(Condition::Always);
 
 fn totals(engine: &Engine, pattern: &str) -> Totals {
-    let aggregate = engine.aggregate(pattern.as_bytes(), NOW).unwrap();
+    let aggregate = engine.aggregate(&Selector::new(pattern.as_bytes()), NOW).unwrap();
     assert!(!aggregate.is_partial());
     assert!(aggregate.parts.iter().all(|part| part.totals.count > 0 && part.node.is_none()));
     assert!(aggregate.parts.is_sorted_by(|one, next| one.partition < next.partition));
@@ -92,7 +92,7 @@ fn totals_are_exact_in_memory_on_disk_and_after_a_restart() {
         }
     }
     // Later, what expires has expired.
-    let later = engine.aggregate(b"*", NOW + 1).unwrap().totals();
+    let later = engine.aggregate(&Selector::new(b"*"), NOW + 1).unwrap().totals();
     assert!(later.count < totals(&engine, "*").count);
     run(&engine, [(Vec::new(), Action::Clear)]);
     check_all(&engine, &BTreeMap::new(), "all deleted");

@@ -6,11 +6,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use quipu_counting::body::{Keeping, put_frame};
+use quipu_counting::rollup::Declared;
 use quipu_counting::unique::hash;
 use quipu_counting::window::{BUCKETS_MAX, Frame, Unit, Zone};
 use quipu_counting::{
     Acquire, Action, Add, Batch, Body, Condition, Counters, Detail, Ending, GroupKind, Kind, Policy, Refusal,
-    Reply, Unique,
+    Reply, Selector, Slice, Told, Totals, Unique,
 };
 use quipu_engine::{Engine, Options};
 
@@ -278,5 +279,101 @@ fn more_bodies_than_memory() {
     close(engine);
     let engine = open(folder.path());
     check(&engine);
+    close(engine);
+}
+
+fn told(delta: i64, dimensions: &[(&str, &str)]) -> Ask {
+    let mut payload = Vec::new();
+    Told { dimensions: dimensions.to_vec(), ..Told::default() }.put(&mut payload);
+    Ask(Action::Told { add: Add::plain(delta), told: Default::default() }, payload)
+}
+
+fn part(engine: &Engine, key: &str, text: &str) -> i64 {
+    let mut payload = Vec::new();
+    Slice::parse(text).unwrap().put(&mut payload);
+    let reply = one(engine, key, &Ask(Action::Slice { slice: Default::default() }, payload));
+    reply.detail.unwrap().sliced().unwrap().value
+}
+
+/// The log has room for the largest declarations and the longest values, of many counters that are born at once.
+#[test]
+fn roll_ups_of_any_size_fit_into_the_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut engine = open(folder.path());
+    let mut names: Vec<String> = (0..10).map(|number| format!("{number}{}", "n".repeat(63))).collect();
+    names.extend(["minute", "hour", "day", "week", "month", "year"].map(str::to_owned));
+    let rollups: Vec<Vec<String>> =
+        (0..16).map(|from| (0..4).map(|step| names[(from + step) % 16].clone()).collect()).collect();
+    let policy = Policy { rollups: Declared::new(&rollups).unwrap(), ..Policy::default() };
+    engine.set_policy(b"large:*", Some(policy), NOW).unwrap();
+    let value = "v".repeat(128);
+    let dimensions: Vec<(&str, &str)> =
+        names[..8].iter().map(|name| (name.as_str(), value.as_str())).collect();
+    let asks = [plain(Action::Add(Add::plain(1))), told(1, &dimensions)];
+    for round in 1..=2 {
+        let mut batch = Batch::default();
+        for number in 0..2_000 {
+            push(
+                &mut batch,
+                &format!("large:{number}"),
+                &asks[number % 2],
+                Some((&format!("{round}/{number}"), 0)),
+            );
+        }
+        assert!(run(&engine, &mut batch, NOW).iter().all(|reply| reply.refusal.is_none()));
+    }
+    for is_checkpointed in [false, true] {
+        if is_checkpointed {
+            close(engine);
+            engine = open(folder.path());
+        }
+        assert_eq!(engine.verify().unwrap().problems, Vec::<String>::new());
+        for (number, dims) in
+            [(0, format!("{}:", names[0])), (1, format!("{}:{value}", names[0])), (1, "year:2046".to_owned())]
+        {
+            assert_eq!(part(&engine, &format!("large:{number}"), &dims), 2, "{dims} of {number}");
+        }
+    }
+    close(engine);
+}
+
+/// Parts of many counters, in memory and on disk, are those that one adds up by hand.
+#[test]
+fn parts_of_many_counters_add_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut engine = open(folder.path());
+    let rollups = Declared::new(&[vec!["tenant".to_owned()]]).unwrap();
+    engine.set_policy(b"rolled:*", Some(Policy { rollups, ..Policy::default() }), NOW).unwrap();
+    let tenants = ["a", "b", "c"];
+    let mut expected = [Totals::NOTHING; 3];
+    for number in 0..600 {
+        let key = format!("rolled:{number}");
+        for (place, tenant) in tenants.iter().enumerate() {
+            let amount = (number * (place as i64 + 3)) % 17 - 5;
+            one(&engine, &key, &told(amount, &[("tenant", tenant)]));
+            expected[place].add(amount);
+        }
+        if number == 300 {
+            close(engine);
+            engine = open(folder.path());
+        }
+    }
+    one(&engine, "plain:1", &plain(Action::Add(Add::plain(1_000))));
+    for is_on_disk in [false, true] {
+        if is_on_disk {
+            close(engine);
+            engine = open(folder.path());
+        }
+        for (tenant, expected) in tenants.iter().zip(&expected) {
+            let slice = Slice::parse(&format!("tenant:{tenant}")).unwrap();
+            for pattern in ["rolled:*", "*"] {
+                let selector = Selector::new(pattern.as_bytes()).of_part(Some(slice.clone()));
+                assert_eq!(engine.aggregate(&selector, NOW).unwrap().totals(), *expected);
+            }
+            let one = Selector::new(b"rolled:7").of_part(Some(slice));
+            assert_eq!(engine.aggregate(&one, NOW).unwrap().totals().count, 1);
+        }
+        assert_eq!(engine.aggregate(&Selector::new(b"*"), NOW).unwrap().totals().count, 601);
+    }
     close(engine);
 }

@@ -16,7 +16,7 @@
 //!            13 replace: sketch expiry condition  14 acquire: frame amount:z soft:1 (0 | 1 limit:z)
 //!            15 reserve: as 4, ttl_ms:v           16 end: birth:v number:v (0 void | 1 commit | 2 commit amount:z)
 //!            17 overwrite: as 5                   18 told: told, as 4
-//!            19 restore: whole expiry condition
+//!            19 restore: whole expiry condition  20 slice: slice
 //! condition := 0 always | 1 exists | 2 absent | 3 version:v | 4 birth:v version:v
 //! expiry   := 0 keep | 1 clear | 2 in:v | 3 at:v | 4 in:v if none | 5 at:v if none
 //! when     := 0 always, 1 none, 2 some, 3 later, 4 earlier, 5 some and later, 6 some and earlier
@@ -24,8 +24,8 @@
 //! replies  := count:v reply*
 //! reply    := flags:1 refusal:1 previous:z applied:z cell [detail]   flags: 1 duplicate, 2 existed, 4 exists, 8 detail; from 16 on the kind
 //! detail   := 0 body (0 | 1 frame) | 1 used:z limit:z reset_ms:v | 2 number:v expires_at_ms:v | 3 exact:1
-//!           | 4 earliest_ms:v latest_ms:v | 255 index:v (as in that reply)
-//! key, id, producer, hashes, sketch, frame, told, whole, body := length:v bytes
+//!           | 4 earliest_ms:v latest_ms:v | 5 value:z partial:1 groups:v (values:v value* sum:z)* | 6 declared | 255 index:v (as in that reply)
+//! key, id, producer, hashes, sketch, frame, told, whole, slice, body, value, declared := length:v bytes
 //! ```
 //! Numbers, cells and refusals are coded as in [`crate::entry`].
 
@@ -36,6 +36,7 @@ use quipu_counting::action::{Expire, Set};
 use quipu_counting::batch::RequestId;
 use quipu_counting::body::{put_frame, read_frame};
 use quipu_counting::bytes::Bytes;
+use quipu_counting::rollup::{Declared, Sliced};
 use quipu_counting::{
     Acquire, Action, Add, Batch, Body, Condition, Detail, Ending, ExpireWhen, Expiry, Group, GroupKind,
     ID_BYTES_MAX, KEY_BYTES_MAX, Kind, Origin, Refusal, Reply, Request,
@@ -197,7 +198,7 @@ fn put_detail(out: &mut Vec<u8>, detail: &Detail) {
         Detail::Body(body, frame) => {
             out.push(0);
             let mut bytes = Vec::new();
-            body.put(&mut bytes);
+            body.put_without_rollups(&mut bytes);
             put_bytes(out, &bytes);
             out.push(u8::from(frame.is_some()));
             if let Some(frame) = frame {
@@ -226,6 +227,24 @@ fn put_detail(out: &mut Vec<u8>, detail: &Detail) {
             put_varint(out, *earliest_ms);
             put_varint(out, *latest_ms);
         }
+        Detail::Sliceable(_) | Detail::Sliced(_) => {
+            out.push(5);
+            let sliced = detail.sliced().unwrap_or_default();
+            put_zigzag(out, sliced.value);
+            out.push(u8::from(sliced.is_partial));
+            put_varint(out, sliced.groups.len() as u64);
+            for (values, sum) in &sliced.groups {
+                put_varint(out, values.len() as u64);
+                values.iter().for_each(|value| put_bytes(out, value.as_bytes()));
+                put_zigzag(out, *sum);
+            }
+        }
+        Detail::Declared(declared) => {
+            out.push(6);
+            let mut bytes = Vec::new();
+            declared.put(&mut bytes);
+            put_bytes(out, &bytes);
+        }
     }
 }
 
@@ -246,6 +265,23 @@ fn read_detail(kind: u8, reader: &mut Reader<'_>) -> Result<Detail, Malformed> {
         2 => Detail::Hold { number: reader.varint()?, expires_at_ms: reader.varint()? },
         3 => Detail::Seen { is_exact: reader.flag()? },
         4 => Detail::Bound { earliest_ms: reader.varint()?, latest_ms: reader.varint()? },
+        5 => {
+            let (value, is_partial) = (reader.zigzag()?, reader.flag()?);
+            let mut groups = Vec::new();
+            for _ in 0..reader.count()? {
+                let mut values = Vec::new();
+                for _ in 0..reader.count()? {
+                    let value = std::str::from_utf8(reader.bytes()?);
+                    values.push(value.map_err(|_| Malformed("value of a dimension"))?.to_owned());
+                }
+                groups.push((values, reader.zigzag()?));
+            }
+            Detail::Sliced(Sliced { value, groups, is_partial })
+        }
+        6 => {
+            let declared = Declared::read(&mut Bytes::new(reader.bytes()?));
+            Detail::Declared(declared.ok_or(Malformed("roll-ups of a policy"))?)
+        }
         _ => return Err(Malformed("unknown detail of a reply; sent by a newer version?")),
     })
 }
@@ -272,6 +308,7 @@ fn put_request(out: &mut Vec<u8>, batch: &Batch, request: &Request) {
         Action::Overwrite(_) => 17,
         Action::Told { .. } => 18,
         Action::Restore { .. } => 19,
+        Action::Slice { .. } => 20,
     };
     out.push(if request.id.is_some() { verb | HAS_ID } else { verb });
     put_bytes(out, batch.bytes(request.key));
@@ -283,7 +320,12 @@ fn put_request(out: &mut Vec<u8>, batch: &Batch, request: &Request) {
         put_bytes(out, batch.bytes(payload));
     }
     match request.action {
-        Action::Read | Action::Count | Action::Clear | Action::Observe { .. } | Action::Join { .. } => {}
+        Action::Read
+        | Action::Slice { .. }
+        | Action::Count
+        | Action::Clear
+        | Action::Observe { .. }
+        | Action::Join { .. } => {}
         Action::Check(condition) | Action::Reset(condition) | Action::Delete(condition) => {
             put_condition(out, condition);
         }
@@ -414,6 +456,7 @@ fn read_request(reader: &mut Reader<'_>, batch: &mut Batch) -> Result<(), Malfor
             let whole = batch.intern(reader.bytes_up_to(PAYLOAD_BYTES_MAX)?);
             Action::Restore { whole, expiry: read_expiry(reader)?, condition: read_condition(reader)? }
         }
+        20 => Action::Slice { slice: batch.intern(reader.bytes_up_to(PAYLOAD_BYTES_MAX)?) },
         15 => Action::Reserve(read_guarded(reader)?, reader.varint()?),
         16 => {
             let (birth, number) = (reader.varint()?, reader.varint()?);
@@ -540,7 +583,7 @@ mod tests {
     use proptest::prelude::*;
     use quipu_counting::body::{Event, Shape};
     use quipu_counting::unique::hash;
-    use quipu_counting::{Cell, Unique};
+    use quipu_counting::{Cell, Slice, Unique};
 
     use super::*;
 
@@ -674,6 +717,8 @@ mod tests {
     #[test]
     fn replies_are_read_as_written() {
         let cell = Cell { value: i64::MIN, version: u64::MAX, updated_at_ms: 3, birth: 4, expires_at_ms: 5 };
+        let declared = Declared::new(&[vec!["day".into()], vec!["tenant".into()]]).unwrap().unwrap();
+        let detailed = |detail| Reply { detail: Some(Arc::new(detail)), ..Reply::state(Some(cell)) };
         let replies = [
             Reply::state(None),
             Reply::state(Some(cell)),
@@ -683,10 +728,28 @@ mod tests {
                 applied: i64::MAX,
                 ..Reply::state(None)
             },
+            detailed(Detail::Sliced(Sliced {
+                value: -3,
+                groups: vec![(vec!["a".into(), String::new()], i64::MIN), (Vec::new(), 1)],
+                is_partial: true,
+            })),
+            detailed(Detail::Declared(declared.clone())),
         ];
         let mut bytes = Vec::new();
         put_replies(&mut bytes, &replies);
         assert_eq!(read_replies(&mut Reader::new(&bytes)).unwrap(), replies);
+    }
+
+    #[test]
+    fn a_part_of_a_value_is_asked_for_as_written() {
+        let mut batch = Batch::default();
+        let slice = Slice::parse("tenant:a,day:*").unwrap();
+        let action = slice.action(&mut batch);
+        batch.push(b"likes", action);
+        let (mut bytes, mut read) = (Vec::new(), Batch::default());
+        put_batch(&mut bytes, &batch);
+        read_batch(&mut Reader::new(&bytes), &mut read).unwrap();
+        assert_eq!(Slice::read(read.payload(0)), Some(slice));
     }
 
     #[test]

@@ -31,9 +31,10 @@
 //! outcome  := flags:1 value:z change:z version:v birth:v      (change: value minus previous, wrapping)
 //!             (flags: bits 0-5 refusal number, bit 6 existed, bit 7 exists)
 //! session  := epoch:v sequence:v refusal:1
-//! policy   := flags:1 [min:z] [max:z] [ttl_ms:v] [kind:1] [frame keep_ms:v] [limit:z] [history] [more:v [audit_ms:v] [lateness_ms:v]]
+//! policy   := flags:1 [min:z] [max:z] [ttl_ms:v] [kind:1] [frame keep_ms:v] [limit:z] [history]
+//!             [more:v [audit_ms:v] [lateness_ms:v] [rollups]]
 //!             (flags: 1 min, 2 max, 4 ttl, 8 saturate, 16 disabled, 32 kind, 64 window, 128 limit; of kind, bit 7: soft, bit 6: history,
-//!             bit 5: more; of more, bit 0: audit, bit 1: lateness)
+//!             bit 5: more; of more, bit 0: audit, bit 1: lateness, bit 2: rollups)
 //! history  := minutes_ms:v hours_ms:v days_ms:v
 //! v = unsigned LEB128, z = zigzag LEB128; fixed numbers little-endian
 //! ```
@@ -43,6 +44,7 @@
 
 use quipu_counting::body::{Keeping, put_frame, put_retention, read_frame};
 use quipu_counting::bytes::Bytes;
+use quipu_counting::rollup::Declared;
 use quipu_counting::series::Retention;
 use quipu_counting::{
     Cell, Identity, KEY_BYTES_MAX, Kind, NEVER, Outcome, Policy, Refusal, Remembered, Session,
@@ -390,6 +392,7 @@ pub fn put_policy_value(out: &mut Vec<u8>, policy: &Policy) {
     let more = [
         (policy.audit_ms.is_some(), POLICY_MORE_AUDIT),
         (policy.lateness_ms.is_some(), POLICY_MORE_LATENESS),
+        (policy.rollups.is_some(), POLICY_MORE_ROLLUPS),
     ];
     let more: u64 = more.into_iter().filter(|(is_there, _)| *is_there).map(|(_, bit)| bit).sum();
     let has_kind = policy.kind.is_some() || policy.soft || policy.history.is_some() || more != 0;
@@ -441,6 +444,11 @@ pub fn put_policy_value(out: &mut Vec<u8>, policy: &Policy) {
     if let Some(lateness_ms) = policy.lateness_ms {
         put_varint(out, lateness_ms);
     }
+    if let Some(rollups) = &policy.rollups {
+        let mut declared = Vec::new();
+        rollups.put(&mut declared);
+        put_bytes(out, &declared);
+    }
 }
 
 const POLICY_SOFT: u8 = 0x80;
@@ -448,6 +456,7 @@ const POLICY_HISTORY: u8 = 0x40;
 const POLICY_MORE: u8 = 0x20;
 const POLICY_MORE_AUDIT: u64 = 1;
 const POLICY_MORE_LATENESS: u64 = 2;
+const POLICY_MORE_ROLLUPS: u64 = 4;
 
 /// Appends bytes behind their length.
 pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
@@ -650,7 +659,7 @@ impl<'a> Reader<'a> {
         }
         if has_more {
             let more = self.varint()?;
-            if more & !(POLICY_MORE_AUDIT | POLICY_MORE_LATENESS) != 0 {
+            if more & !(POLICY_MORE_AUDIT | POLICY_MORE_LATENESS | POLICY_MORE_ROLLUPS) != 0 {
                 return Err(Malformed("unknown part of a policy; written by a newer version?"));
             }
             if more & POLICY_MORE_AUDIT != 0 {
@@ -658,6 +667,10 @@ impl<'a> Reader<'a> {
             }
             if more & POLICY_MORE_LATENESS != 0 {
                 policy.lateness_ms = Some(self.varint()?);
+            }
+            if more & POLICY_MORE_ROLLUPS != 0 {
+                let declared = Declared::read(&mut Bytes::new(self.bytes()?));
+                policy.rollups = Some(declared.ok_or(Malformed("roll-ups of a policy"))?);
             }
         }
         Ok(policy)
@@ -710,6 +723,7 @@ mod tests {
             history: Some(Retention { minutes_ms: 1, hours_ms: 2, days_ms: 3 }),
             lateness_ms: Some(u64::MAX),
             audit_ms: Some(86_400_000),
+            rollups: Declared::new(&[vec!["day".into()], vec!["tenant".into(), "day".into()]]).unwrap(),
         };
         vec![
             Effect::Define { id: 1, key, cell: None, has_body: false },

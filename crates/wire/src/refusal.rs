@@ -70,18 +70,8 @@ pub const fn of_refusal(refusal: Refusal) -> &'static Presentation {
         Refusal::TooLarge => &TOO_LARGE,
         Refusal::OutOfTime => &OUT_OF_TIME,
         Refusal::Timeless => &TIMELESS,
-    }
-}
-
-/// What the caller reads, with what the reply knows of the bound.
-pub fn text_of(refusal: Refusal, reply: &Reply) -> Cow<'static, str> {
-    let text = of_refusal(refusal).text;
-    match reply.detail.as_deref() {
-        Some(Detail::Bound { earliest_ms, latest_ms }) => {
-            let (earliest, latest) = (rfc3339(*earliest_ms), rfc3339(*latest_ms));
-            format!("{text}; times from {earliest} to {latest} are taken").into()
-        }
-        _ => text.into(),
+        Refusal::UndeclaredDimension => &UNDECLARED_DIMENSION,
+        Refusal::TooManyCells => &TOO_MANY_CELLS,
     }
 }
 
@@ -97,11 +87,24 @@ pub const fn of_unavailable(reason: &Unavailable) -> &'static Presentation {
     }
 }
 
-/// The RESP error line of a refusal whose reply is at hand.
-pub fn reply_line(refusal: Refusal, reply: &Reply) -> String {
-    match refusal {
-        Refusal::OutOfTime => format!("{} {}", of_refusal(refusal).prefix, text_of(refusal, reply)),
-        _ => error_line(refusal, reply.cell.value),
+/// What the caller reads of a refusal, without the prefix, with what the reply knows beyond it.
+pub fn text(refusal: Refusal, reply: &Reply) -> Cow<'static, str> {
+    let text = of_refusal(refusal).text;
+    match reply.detail.as_deref() {
+        Some(Detail::Bound { earliest_ms, latest_ms }) => {
+            let (earliest, latest) = (rfc3339(*earliest_ms), rfc3339(*latest_ms));
+            format!("{text}; times from {earliest} to {latest} are taken").into()
+        }
+        Some(Detail::Declared(declared)) => Cow::Owned(format!("{text}; declared are {declared}")),
+        _ => Cow::Borrowed(text),
+    }
+}
+
+/// The RESP error line of a reply that says no, without `-` and line end.
+pub fn refusal_line(refusal: Refusal, reply: &Reply) -> String {
+    match text(refusal, reply) {
+        Cow::Borrowed(_) => error_line(refusal, reply.cell.value),
+        Cow::Owned(text) => format!("{} {text}", of_refusal(refusal).prefix),
     }
 }
 
@@ -234,6 +237,24 @@ static TIMELESS: Presentation = row(
     "WRONGTYPE",
     "the counter does not count by time, so nothing can be counted for another time than now; \
      a policy with a window makes it do so from its birth on, nothing was counted",
+    false,
+    409,
+    3,
+    false,
+);
+
+static UNDECLARED_DIMENSION: Presentation = row(
+    "DIMENSION",
+    "no roll-up of the counter's policy has all of these dimensions, nothing was changed; declare it with `rollups` in the policy",
+    false,
+    409,
+    3,
+    false,
+);
+static TOO_MANY_CELLS: Presentation = row(
+    "DIMENSION",
+    "the counter has as many cells of roll-ups as it can have, nothing was changed; leave out a dimension with many values, \
+    or give it counters of its own",
     false,
     409,
     3,

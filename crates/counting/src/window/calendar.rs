@@ -63,12 +63,39 @@ impl Zone {
         &self.offsets
     }
 
-    /// The date that local clocks show at `at_ms`, in days since 1970.
-    fn date(&self, at_ms: u64) -> i64 {
+    /// What local clocks show at `at_ms`, in milliseconds since they showed 1970.
+    fn local_ms(&self, at_ms: u64) -> i128 {
         let at_ms = i128::from(at_ms);
         let place = self.offsets.partition_point(|(from_ms, _)| i128::from(*from_ms) <= at_ms);
-        let offset_ms = i128::from(self.offsets[place.saturating_sub(1)].1) * 1000;
-        (at_ms + offset_ms).div_euclid(DAY_MS) as i64
+        at_ms + i128::from(self.offsets[place.saturating_sub(1)].1) * 1000
+    }
+
+    /// The date that local clocks show at `at_ms`, in days since 1970.
+    fn date(&self, at_ms: u64) -> i64 {
+        self.local_ms(at_ms).div_euclid(DAY_MS) as i64
+    }
+
+    /// What people call the `minute`, `hour`, `day`, `week`, `month` or `year` of `at_ms`, as ISO 8601 writes it.
+    pub fn name_of(&self, unit: &str, at_ms: u64) -> Option<String> {
+        let date = self.date(at_ms);
+        let (month, year) = (month_of(date), month_of(date).div_euclid(12));
+        let month_text = format!("{year:04}-{:02}", month.rem_euclid(12) + 1);
+        let day_text = format!("{month_text}-{:02}", date - month_start(month) + 1);
+        let minutes = self.local_ms(at_ms).rem_euclid(DAY_MS) / 60_000;
+        Some(match unit {
+            "minute" => format!("{day_text}T{:02}:{:02}", minutes / 60, minutes % 60),
+            "hour" => format!("{day_text}T{:02}", minutes / 60),
+            "day" => day_text,
+            "week" => {
+                // A week belongs to the year in which its Thursday lies; 1970 began with one.
+                let thursday = date.div_euclid(7) * 7 + if date.rem_euclid(7) >= 4 { 7 } else { 0 };
+                let year = month_of(thursday).div_euclid(12);
+                format!("{year:04}-W{:02}", (thursday - month_start(year * 12)) / 7 + 1)
+            }
+            "month" => month_text,
+            "year" => format!("{year:04}"),
+            _ => return None,
+        })
     }
 
     /// The first instant at which local clocks show midnight of `date` (days since 1970) or later. Never earlier
@@ -157,7 +184,7 @@ fn month_of(date: i64) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{month_of, month_start};
+    use super::{Zone, month_of, month_start};
 
     /// All dates of 400 years, after which the calendar begins anew, and some far beyond.
     #[test]
@@ -168,5 +195,27 @@ mod tests {
         }
         assert_eq!(month_of(0), 1970 * 12);
         assert_eq!(month_start(1970 * 12), 0);
+    }
+
+    /// Against `date -u -d @... +%G-W%V` and its kin.
+    #[test]
+    fn times_have_names() {
+        let berlin = Zone::new("Europe/Berlin", [(0, 3600), (1_774_746_000_000, 7200)]).unwrap();
+        for (zone, at_ms, minute, week) in [
+            (Zone::utc(), 0, "1970-01-01T00:00", "1970-W01"),
+            (Zone::utc(), 1_771_841_100_000, "2026-02-23T10:05", "2026-W09"),
+            (berlin.clone(), 1_771_887_599_999, "2026-02-23T23:59", "2026-W09"),
+            (berlin.clone(), 1_771_887_600_000, "2026-02-24T00:00", "2026-W09"),
+            (berlin, 1_774_746_000_000, "2026-03-29T03:00", "2026-W13"),
+            (Zone::utc(), 1_798_761_600_000, "2027-01-01T00:00", "2026-W53"),
+            (Zone::utc(), 1_735_603_200_000, "2024-12-31T00:00", "2025-W01"),
+        ] {
+            let name = |unit| zone.name_of(unit, at_ms).unwrap();
+            assert_eq!((name("minute").as_str(), name("week").as_str()), (minute, week));
+            for (unit, length) in [("year", 4), ("month", 7), ("day", 10), ("hour", 13)] {
+                assert_eq!(name(unit), minute[..length]);
+            }
+            assert_eq!(zone.name_of("tenant", at_ms), None);
+        }
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
+use quipu_counting::rollup::Declared;
 use quipu_counting::series::Retention;
 
 use super::*;
@@ -82,7 +83,7 @@ proptest! {
     /// Whatever is asked of whatever there is, under policies that come and go: [`Counter::ask`] checks each step.
     #[test]
     fn every_change_is_told_by_its_events(
-        steps in prop::collection::vec((0..30_000u64, 0..20u8, 0..60i64, 0..8u8), 1..120),
+        steps in prop::collection::vec((0..30_000u64, 0..20u8, 0..60i64, 0..9u8), 1..120),
     ) {
         let mut counter = Counter::default();
         let mut now_ms = START_MS;
@@ -127,6 +128,10 @@ fn policy_of(number: u8) -> Option<Policy> {
         4 => kind(Kind::Window, Some(Frame::Fixed { span_ms: HOUR_MS }), DAY_MS),
         5 => kind(Kind::Unique, Some(sliding(MINUTE_MS, SECOND_MS)), HOUR_MS),
         6 => kind(Kind::Unique, Some(Frame::Fixed { span_ms: HOUR_MS }), HOUR_MS),
+        8 => {
+            let rollups = Declared::new(&[vec!["day".to_owned()], vec!["hour".to_owned()]]).unwrap();
+            Policy { rollups, ..Policy::default() }
+        }
         _ => {
             let history = Some(Retention { minutes_ms: HOUR_MS, hours_ms: DAY_MS, days_ms: 0 });
             Policy { max: Some(60), saturate: true, ttl_ms: Some(900_000), history, ..Policy::default() }

@@ -14,6 +14,7 @@ mod late;
 mod ledger;
 mod policies;
 mod restored;
+mod rollups;
 mod uniques;
 mod windows;
 
@@ -120,6 +121,12 @@ fn told(reply: &Reply) -> String {
         Some(Detail::Seen { is_exact }) => {
             told += if *is_exact { " exactly" } else { " about" };
             told += &format!(" applied {}", reply.applied);
+        }
+        Some(Detail::Declared(declared)) => told += &format!(" declared {declared}"),
+        Some(detail @ (Detail::Sliceable(_) | Detail::Sliced(_))) => {
+            let sliced = detail.sliced().unwrap();
+            told = format!("part {}", sliced.value);
+            sliced.groups.iter().for_each(|(values, sum)| told += &format!(" {}={sum}", values.join("/")));
         }
     }
     told

@@ -1,5 +1,6 @@
 //! A counter as a server describes it, and as it is shown.
 
+use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
@@ -48,6 +49,20 @@ pub struct Counter {
     pub has_body: bool,
     /// That, in base64, where it was asked for.
     pub body: Option<String>,
+    /// The parts of the value, where every value of a dimension was asked for.
+    pub groups: Option<Vec<Group>>,
+    /// There are more of them.
+    #[serde(default)]
+    pub partial: bool,
+}
+
+/// A part of a value.
+#[derive(Debug, Deserialize)]
+pub struct Group {
+    /// What it belongs to.
+    pub dims: BTreeMap<String, String>,
+    /// How much it is.
+    pub value: i64,
 }
 
 fn yes() -> bool {
@@ -82,6 +97,8 @@ impl Counter {
             kind: None,
             has_body: false,
             body: None,
+            groups: None,
+            partial: false,
         }
     }
 

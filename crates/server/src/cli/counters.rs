@@ -1,5 +1,6 @@
 //! Commands about counters: incr, decr, add, set, reset, del, get, mget.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
@@ -7,6 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use quipu_counting::KEY_BYTES_MAX;
+use quipu_counting::rollup::name_problem;
 use serde_json::{Map, Value, json};
 
 use super::client::{Call, Client, encode};
@@ -59,6 +61,40 @@ struct Guards {
     /// When it happened, if not now: a time like 2026-02-23T10:00:00Z, or milliseconds since 1970; for counters with a window
     #[arg(long, value_name = "TIME")]
     at: Option<String>,
+    /// What it belongs to, as name=value; as often as there are dimensions
+    #[arg(long = "dim", value_name = "NAME=VALUE", value_parser = dimension)]
+    dimensions: Vec<(String, String)>,
+}
+
+/// A dimension as an argument.
+pub fn dimension(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("a dimension looks like tenant=a")?;
+    match name_problem(name) {
+        Some(problem) => Err(problem),
+        None => Ok((name.to_owned(), value.to_owned())),
+    }
+}
+
+/// Which part of a value is asked for.
+#[derive(Debug, clap::Args)]
+pub struct Part {
+    /// Only the part that belongs to this, as name=value; as often as there are dimensions
+    #[arg(long = "dim", value_name = "NAME=VALUE", value_parser = dimension)]
+    dimensions: Vec<(String, String)>,
+}
+
+impl Part {
+    /// As a parameter of a call, with what stands before it; nothing where all is asked for.
+    pub fn parameter(&self, before: char) -> String {
+        // A value that is a star asks for every value; inside of one it is a letter like others.
+        let escaped = |(name, value): &(String, String)| {
+            format!("{name}:{}", value.replace('\\', "\\\\").replace(',', "\\,"))
+        };
+        match self.dimensions.iter().map(escaped).collect::<Vec<_>>().join(",") {
+            none if none.is_empty() => none,
+            all => format!("{before}dims={}", encode(all.as_bytes())),
+        }
+    }
 }
 
 /// incr, decr
@@ -125,6 +161,8 @@ pub struct Get {
     /// The counter
     #[arg(value_parser = key_parser())]
     key: OsString,
+    #[command(flatten)]
+    part: Part,
     #[command(flatten)]
     client: Client,
 }
@@ -205,15 +243,44 @@ impl Change {
 impl Get {
     /// Prints the value; for a person also what else is known.
     pub fn run(&self) -> Result<(), Failure> {
-        let path = format!("counters/{}", encode(self.key.as_bytes()));
+        let path = format!("counters/{}{}", encode(self.key.as_bytes()), self.part.parameter('?'));
         if let Some(counter) = self.client.call::<Counter>(&Call::get(path))? {
             let screen = Screen::stdout();
+            if let Some(groups) = &counter.groups {
+                let groups = groups.iter().map(|group| (&group.dims, group.value.into()));
+                return print_groups(&screen, groups, counter.partial);
+            }
             let value = screen.number(counter.value);
             let details = screen.dim(&format!("({})", counter.details(&screen)));
             terminal::print(if screen.is_terminal { format!("{value}  {details}") } else { value })?;
         }
         Ok(())
     }
+}
+
+/// A table for a person; `value<tab>sum` lines for a program.
+pub fn print_groups<'a>(
+    screen: &Screen,
+    groups: impl Iterator<Item = (&'a BTreeMap<String, String>, i128)>,
+    is_partial: bool,
+) -> Result<(), Failure> {
+    if is_partial {
+        print_note("there are more of them than are shown; ask for one by its value");
+    }
+    let (mut names, mut rows) = (Vec::new(), Vec::new());
+    for (dims, sum) in groups {
+        names = dims.keys().map(|name| name.to_uppercase()).collect();
+        let values = dims.values().map(|value| terminal::key(value.as_bytes()));
+        rows.push(values.chain([screen.number(sum)]).collect::<Vec<String>>());
+    }
+    if rows.is_empty() {
+        return Ok(());
+    }
+    if screen.is_terminal {
+        let columns: Vec<&str> = names.iter().map(String::as_str).chain(["VALUE "]).collect();
+        return terminal::print(screen.table(&columns, rows));
+    }
+    terminal::print(rows.iter().map(|row| row.join("\t")).collect::<Vec<_>>().join("\n"))
 }
 
 impl GetMany {
@@ -311,6 +378,9 @@ impl Guards {
         insert(&mut body, "ifVersion", self.if_version);
         insert(&mut body, "saturate", self.saturate.then_some(true));
         insert(&mut body, "at", self.at.clone());
+        let dims: Map<String, Value> =
+            self.dimensions.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
+        insert(&mut body, "dims", (!dims.is_empty()).then_some(Value::Object(dims)));
         Value::Object(body)
     }
 }

@@ -81,9 +81,18 @@ pub struct Set {
     /// Keep who changed a counter, when and why, for so long, like 30d
     #[arg(long, value_name = "DURATION", value_parser = units::duration_ms)]
     audit: Option<u64>,
+    /// Roll values up by these dimensions, like tenant or tenant,day; as often as there are roll-ups
+    #[arg(long = "rollup", value_name = "NAMES")]
+    rollups: Vec<String>,
     /// Print nothing; the exit code says how it went
     #[arg(short, long, conflicts_with = "json")]
     quiet: bool,
+}
+
+impl Set {
+    fn rollups(&self) -> Vec<Vec<&str>> {
+        self.rollups.iter().map(|names| names.split(',').collect()).collect()
+    }
 }
 
 /// How long what a value was stays known.
@@ -185,6 +194,7 @@ impl Command {
                     "min": set.min, "max": set.max, "saturate": set.saturate, "ttlMs": set.ttl, "disabled": set.disabled,
                     "kind": set.time.kind(), "window": set.time.window(), "limit": set.limit, "soft": set.soft,
                     "history": set.history.body(), "lateness": set.time.lateness, "audit": set.audit.map(duration_text),
+                    "rollups": set.rollups(),
                 });
                 print(&Vec::from_iter(set.one.call::<Policy>("PUT", Some(body))?.filter(|_| !set.quiet)))
             }
@@ -232,6 +242,8 @@ struct Policy {
     history: Option<Kept>,
     lateness: Option<u64>,
     audit: Option<String>,
+    #[serde(default)]
+    rollups: Vec<Vec<String>>,
 }
 
 /// How long what a value was stays known.
@@ -307,6 +319,8 @@ impl Policy {
         let window = self.window.as_ref().map(Window::text).filter(|_| self.kind.is_some());
         let kind = self.kind.as_deref().unwrap_or("sum");
         let counts = window.map_or_else(|| kind.to_owned(), |window| format!("{kind}, {window}"));
+        let rollups = self.rollups.iter().map(|names| names.join(","));
+        let counts = rollups.fold(counts, |counts, names| format!("{counts} by {names}"));
         let soft = if self.soft { " soft" } else { "" };
         let limit = format!("{}{soft}", number(self.limit));
         vec![self.pattern(), min, max, above.to_owned(), ttl, writes.to_owned(), counts, limit]
@@ -332,6 +346,7 @@ impl Policy {
         line.extend(self.limit.map(|limit| format!("  limit {limit}")));
         line.extend(self.history.as_ref().map(|kept| format!("  history {}", kept.text())));
         line.extend(self.audit.as_ref().map(|kept| format!("  audit {kept}")));
+        line.extend(self.rollups.iter().map(|names| format!("  rollup {}", names.join(","))));
         for (name, is_set) in [("saturate", self.saturate), ("disabled", self.disabled), ("soft", self.soft)]
         {
             if is_set {

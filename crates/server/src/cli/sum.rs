@@ -1,12 +1,13 @@
 //! sum: totals over the counters of a pattern.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 use serde::Deserialize;
 
 use super::client::{Call, Client, encode};
-use super::counters::key_parser;
+use super::counters::{Part as PartOfValue, key_parser, print_groups};
 use super::failure::Failure;
 use super::terminal::{self, Screen, print_note};
 
@@ -23,6 +24,8 @@ pub struct Sum {
     #[arg(long)]
     partial: bool,
     #[command(flatten)]
+    part: PartOfValue,
+    #[command(flatten)]
     client: Client,
 }
 
@@ -36,6 +39,14 @@ struct Totals {
     parts: Vec<Part>,
     #[serde(default)]
     missing: Vec<Missing>,
+    groups: Option<Vec<SumGroup>>,
+    partial: bool,
+}
+
+#[derive(Deserialize)]
+struct SumGroup {
+    dims: BTreeMap<String, String>,
+    sum: i128,
 }
 
 #[derive(Deserialize)]
@@ -56,10 +67,15 @@ impl Sum {
     /// Prints sum, count, smallest and largest value; behind a pipe the sum.
     pub fn run(&self) -> Result<(), Failure> {
         let pattern = encode(self.pattern.as_bytes());
-        let call = Call::get(format!("counters/{pattern}/aggregate?partial={}", self.partial));
+        let part = self.part.parameter('&');
+        let call = Call::get(format!("counters/{pattern}/aggregate?partial={}{part}", self.partial));
         let Some(totals) = self.client.call::<Totals>(&call)? else { return Ok(()) };
         let screen = Screen::stdout();
         match (self.parts, screen.is_terminal) {
+            (false, _) if totals.groups.is_some() => {
+                let groups = totals.groups.iter().flatten().map(|group| (&group.dims, group.sum));
+                print_groups(&screen, groups, totals.partial && totals.missing.is_empty())?;
+            }
             (true, _) => terminal::print(parts(&screen, &totals))?,
             (false, true) => terminal::print(table(&screen, &totals))?,
             (false, false) => terminal::print(totals.sum)?,

@@ -8,7 +8,7 @@ use quipu_cluster::walks::Scope;
 use quipu_counting::service::{Finished, ScanPage};
 use quipu_counting::{
     Aggregate, AuditPage, AuditQuery, Batch, Changes, Counters, Execution, HotKeys, Interest, ListPage,
-    Listing, Policies, Policy, Unavailable,
+    Listing, Policies, Policy, Selector, Unavailable,
 };
 use tokio::runtime::Handle;
 
@@ -106,9 +106,9 @@ impl Counters for ClusterCounters {
         self.wait(async move { node.list(&listing).await })?.map_err(unavailable)
     }
 
-    fn aggregate(&self, pattern: &[u8], _now_ms: u64) -> Result<Aggregate, Unavailable> {
-        let (node, pattern) = (Arc::clone(&self.node), pattern.to_vec());
-        self.wait(async move { node.aggregate(&pattern).await })
+    fn aggregate(&self, selector: &Selector, _now_ms: u64) -> Result<Aggregate, Unavailable> {
+        let (node, selector) = (Arc::clone(&self.node), selector.clone());
+        self.wait(async move { node.aggregate(&selector).await })
     }
 
     fn audits(&self) -> bool {

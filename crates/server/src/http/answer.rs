@@ -116,8 +116,8 @@ fn to_json(about_bytes: usize, body: &impl Serialize) -> Vec<u8> {
 }
 
 /// The answer to a read.
-pub fn counter(key: &[u8], reply: &Reply, staleness_ms: u64, now_ms: u64) -> Response {
-    let mut response = json(StatusCode::OK, &CounterBody::of_read(key, reply, now_ms).behind(staleness_ms));
+pub fn counter(counter: CounterBody, reply: &Reply) -> Response {
+    let mut response = json(StatusCode::OK, &counter);
     add_tag(&mut response, reply);
     // A cache may keep it for its tag, and must ask each time.
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));

@@ -53,7 +53,8 @@ fn additions(body: &BatchAddBody, id: Option<&[u8]>) -> Result<Batch, BodyError>
     let mut seen: HashMap<Vec<u8>, u32> = HashMap::new();
     for (index, item) in body.items.iter().enumerate() {
         let (key, add) = item.0.to_item(index)?;
-        let action = batch.addition(add, &item.0.told());
+        let told = item.0.told().map_err(|error| BodyError(format!("items[{index}]: {error}")))?;
+        let action = batch.addition(add, &told);
         match (&item.0.request_id, id) {
             (Some(_), _) if body.atomic => {
                 let hint = "an atomic batch has one id, the header Idempotency-Key";

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
-use quipu_counting::{Action, Add, Batch, Condition, Freshness, Refusal, Reply, Told};
+use quipu_counting::{Action, Add, Batch, Condition, Detail, Freshness, Refusal, Reply, Slice};
 use quipu_wire::json::hold::{AdjustBody, AdjustedBody};
 use quipu_wire::json::problem::Problem;
+use quipu_wire::json::reply::CounterBody;
 use quipu_wire::json::request::{AddBody, BodyError, Direction, NoFields, SetBody};
 
 use super::App;
@@ -20,8 +21,14 @@ use super::preconditions::Precondition;
 const ATTEMPTS_MAX: usize = 8;
 
 pub async fn read(State(app): State<Arc<App>>, Name(key): Name, condition: Precondition, uri: Uri) -> Answer {
-    let freshness = freshness(uri.query())?;
-    let (reply, staleness_ms) = look(&app, &key, freshness).await?;
+    let (freshness, slice) = match uri.query() {
+        None => (Freshness::Strong, None),
+        query => {
+            let parameters = Parameters::parse(query, &READ)?;
+            (freshness_of(&parameters)?, slice_of(&parameters)?)
+        }
+    };
+    let (reply, staleness_ms) = look_at(&app, &key, freshness, slice.as_ref()).await?;
     let live = reply.exists.then_some(&reply.cell);
     if !condition.matches(live) {
         let detail = "the counter is not in a state that If-Match names";
@@ -31,8 +38,24 @@ pub async fn read(State(app): State<Arc<App>>, Name(key): Name, condition: Preco
     Ok(if is_known {
         answer::not_modified(&reply)
     } else {
-        answer::counter(&key, &reply, staleness_ms, app.clock.now_ms())
+        let counter = match (&slice, reply.detail.as_deref().and_then(Detail::sliced)) {
+            (Some(slice), Some(sliced)) => CounterBody::of_slice(&key, &reply, slice, &sliced),
+            _ => CounterBody::of_read(&key, &reply, app.clock.now_ms()),
+        };
+        answer::counter(counter.behind(staleness_ms), &reply)
     })
+}
+
+/// The query parameters of a read.
+const READ: [&str; 3] = [FRESHNESS[0], FRESHNESS[1], "dims"];
+
+/// Which part of a value is asked for, if not all of it.
+pub fn slice_of(parameters: &Parameters) -> Result<Option<Slice>, Refused> {
+    let Some(text) = parameters.bytes("dims") else { return Ok(None) };
+    let slice = std::str::from_utf8(text).map_err(|_| "it is not UTF-8".to_owned()).and_then(Slice::parse);
+    slice
+        .map(Some)
+        .map_err(|problem| Problem::malformed(format!("the query parameter dims: {problem}")).into())
 }
 
 /// How fresh a read must be. A strong one satisfies every `maxStalenessMs`.
@@ -60,13 +83,25 @@ pub fn freshness_of(parameters: &Parameters) -> Result<Freshness, Refused> {
 
 /// A counter, and how far behind that may be.
 pub async fn look(app: &App, key: &[u8], freshness: Freshness) -> Result<(Reply, u64), Refused> {
+    look_at(app, key, freshness, None).await
+}
+
+/// The same, at a part of it.
+async fn look_at(
+    app: &App,
+    key: &[u8],
+    freshness: Freshness,
+    slice: Option<&Slice>,
+) -> Result<(Reply, u64), Refused> {
     let mut batch = Batch::default();
     batch.freshness = freshness;
-    batch.push(key, Action::Read);
+    let action = slice.map_or(Action::Read, |slice| slice.action(&mut batch));
+    batch.push(key, action);
     let batch = run(app, batch).await?;
     let reply = batch.replies[0].clone();
     match reply.refusal {
         None => Ok((reply, batch.staleness_ms(0))),
+        Some(refusal) if slice.is_some() => Err(Problem::unsliced(refusal, &reply).into()),
         Some(refusal) => Err(Problem::unread(refusal).into()),
     }
 }
@@ -103,7 +138,7 @@ pub async fn adjust(State(app): State<Arc<App>>, ask: Ask<Precondition>) -> Answ
     let Ask { key, id, condition, body } = ask;
     let body = body.parse::<AdjustBody>()?;
     let (add, reason) = body.to_adjustment()?;
-    let told = Told { reason: Some(reason), ..Told::default() };
+    let told = body.told()?;
     let with = |batch: &mut Batch, condition| Ok(batch.addition(Add { condition, ..add }, &told));
     let reply = changed(&app, &key, &id, &condition, with).await?;
     if reply.refusal.is_some() {
@@ -120,8 +155,9 @@ async fn add(app: &App, ask: Ask<Precondition>, direction: Direction) -> Answer 
     let Ask { key, id, condition, body } = ask;
     let body = body.parse_or_default::<AddBody>()?;
     let condition = condition.and_version(body.if_version.map(|version| version.0));
+    let told = body.told()?;
     change(app, &key, &id, &condition, |batch, condition| {
-        Ok(batch.addition(body.to_add(direction, condition)?, &body.told()))
+        Ok(batch.addition(body.to_add(direction, condition)?, &told))
     })
     .await
 }

@@ -499,7 +499,25 @@ async fn refused_requests_say_why() {
     let large = format!(r#"{{"delta":{}1}}"#, " ".repeat(1 << 20));
     for (call, body, status, named) in [
         ("POST counters/a/increment", r#"{"detla":1}"#, 400, "unknown field `detla`"),
-        ("POST counters/a/increment", r#"{"dims":{"a":"b"}}"#, 400, "`dims`"),
+        ("POST counters/a/increment", r#"{"dims":{"a":"b"}}"#, 409, "declare it with `rollups`"),
+        ("POST counters/a/increment", r#"{"dims":{"a:":"b"}}"#, 400, "`dims`: the name of a dimension"),
+        ("POST counters/a/increment", r#"{"dims":{"a":"*"}}"#, 400, "`dims`: the value of a cannot be *"),
+        ("POST counters/a/increment", r#"{"dims":{"a":1}}"#, 400, "`dims.a`"),
+        ("GET counters/a?dims=a", "", 400, "dims: \"a\" has no value"),
+        ("GET counters/a?dims=a:b", "", 400, "declare it with `rollups`"),
+        ("GET counters/a*/aggregate?dims=a:b", "", 400, "no policy declares roll-ups"),
+        (
+            "PUT policies/a",
+            r#"{"rollups":[["a"],["a"]]}"#,
+            400,
+            "`rollups`: a name or a roll-up comes twice: a",
+        ),
+        (
+            "PUT policies/a",
+            r#"{"rollups":[["a"]],"kind":"unique"}"#,
+            400,
+            "`rollups`: are for sums and windows",
+        ),
         ("POST counters/a/increment", r#"{"stripeBy":"u"}"#, 400, "`stripeBy`"),
         ("POST counters/a/increment", r#"{"delta":9223372036854775808}"#, 400, "`delta`"),
         ("POST counters/a/increment", "{", 400, "EOF"),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use quipu_cluster::walks::Scope;
-use quipu_counting::{Counters, Origin, Policy, Unavailable};
+use quipu_counting::{Counters, Origin, Policy, Selector, Unavailable};
 use quipu_wire::refusal::unavailable_line;
 use quipu_wire::resp::{Encoder, Protocol};
 
@@ -76,8 +76,8 @@ pub enum Job {
     },
     /// Q.SUM.
     Sum {
-        /// Which counters are wanted.
-        pattern: Vec<u8>,
+        /// Which counters are wanted, and which part of them.
+        selector: Selector,
     },
     /// Q.TOP.
     Top {
@@ -148,7 +148,7 @@ impl Job {
             Job::Merge { destination, sources, by } => {
                 kinds::answer_merge(counters, (destination, sources, by.as_ref()), now_ms, &mut encoder)
             }
-            Job::Sum { pattern } => totals::answer_sum(counters, pattern, now_ms, &mut encoder),
+            Job::Sum { selector } => totals::answer_sum(counters, selector, now_ms, &mut encoder),
             Job::Top { prefix, count } => {
                 totals::answer_top(counters, (prefix, *count), now_ms, protocol, &mut encoder)
             }

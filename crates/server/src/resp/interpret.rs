@@ -13,8 +13,8 @@ use rand::{Rng, SeedableRng};
 use super::Shared;
 use super::background::Job;
 use super::commands::{
-    Complaint, Deadline, Drafted, additions, audit, cluster, is_option, keyspace, kinds, objects, own,
-    resolve, totals, values, walks,
+    Complaint, Deadline, Drafted, additions, audit, cluster, dimensions, is_option, keyspace, kinds, objects,
+    own, resolve, totals, values, walks,
 };
 use super::plan::{Draft, Plan, REQUESTS_PER_BATCH_MAX, Unit};
 use super::session::{Mute, Session};
@@ -333,6 +333,7 @@ impl Interpreter<'_> {
             Command::PfAdd => kinds::observe(draft, key, arguments.tail(2)),
             Command::PfCount => kinds::estimate(draft, arguments.tail(1)),
             Command::QWGet => kinds::window(draft, key, value),
+            Command::QDGet => dimensions::get(draft, key, arguments.tail(2)),
             Command::QAcquire => kinds::acquire(draft, arguments),
             Command::QHold => kinds::hold(draft, arguments),
             Command::QCommit => {

@@ -78,6 +78,11 @@ pub enum Plan {
     Estimate(u32),
     /// What was counted in the last so many milliseconds, which are eight literal bytes: Q.WGET.
     WindowSum,
+    /// A part of the value, or its parts: Q.DGET.
+    Part {
+        /// Some value was asked for one by one.
+        is_grouped: bool,
+    },
     /// `[allowed, remaining, reset]`: Q.ACQUIRE.
     Acquired,
     /// `[hold, expiry]` of a counter whose key is so many literal bytes: Q.HOLD.

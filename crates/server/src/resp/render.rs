@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use quipu_counting::kinds::seen_by;
 use quipu_counting::{Detail, Kind, NEVER, Refusal, Reply, Unavailable};
 use quipu_wire::dump::{write_integer, write_string};
-use quipu_wire::refusal::{error_line, reply_line, unavailable_line};
+use quipu_wire::refusal::{error_line, refusal_line, unavailable_line};
 use quipu_wire::resp::{Encoder, errors};
 
-use super::commands::kinds;
+use super::commands::{dimensions, kinds};
 use super::plan::{Plan, Unit, View};
 use super::session::Session;
 use super::transaction::Outcome;
@@ -353,6 +353,10 @@ impl<'d> Renderer<'d, '_> {
             }
             (Plan::ExpiresAt(unit), None) => self.time(reply, in_unit(reply.cell.expires_at_ms, unit)),
             (Plan::Statistics, None) => self.statistics(reply),
+            (Plan::Part { is_grouped }, None) => {
+                let sliced = reply.detail.as_deref().and_then(Detail::sliced).unwrap_or_default();
+                dimensions::answer(&sliced, is_grouped, &mut self.encoder);
+            }
             (Plan::Ok | Plan::Restored, None) => self.encoder.ok(),
             (Plan::Encoding | Plan::IdleTime | Plan::ReferenceCount | Plan::Usage(_) | Plan::Dump, None) => {
                 self.object(plan, reply)
@@ -474,7 +478,7 @@ impl<'d> Renderer<'d, '_> {
 
     #[cold]
     fn refuse(&mut self, refusal: Refusal, reply: &Reply) {
-        self.encoder.error(reply_line(refusal, reply));
+        self.encoder.error(refusal_line(refusal, reply));
     }
 }
 

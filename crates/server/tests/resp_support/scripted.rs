@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
-use quipu_counting::aggregate::{Aggregate, Missing};
+use quipu_counting::aggregate::{Aggregate, Missing, Selector};
 use quipu_counting::service::{Finished, ScanPage};
 use quipu_counting::{
     Action, Batch, Cell, Change, Counters, Execution, HotKeys, Limits, ListPage, Listing, Policies, Policy,
@@ -151,7 +151,7 @@ impl Counters for Scripted {
         Err(Unavailable::Unsupported("no command lists counters with their values".into()))
     }
 
-    fn aggregate(&self, _: &[u8], _: u64) -> Result<Aggregate, Unavailable> {
+    fn aggregate(&self, _: &Selector, _: u64) -> Result<Aggregate, Unavailable> {
         let missing = |partition| Missing { partition, why: "nobody leads it at the moment".to_owned() };
         Ok(Aggregate { parts: Vec::new(), missing: vec![missing(3), missing(5)] })
     }

@@ -2,12 +2,13 @@
 
 use quipu_counting::body::{Keeping, Shape, put_frame, read_hashes};
 use quipu_counting::kinds::put_restored;
+use quipu_counting::rollup::Declared;
 use quipu_counting::series::Retention;
 use quipu_counting::unique::hash;
 use quipu_counting::window::{Frame, Unit, Zone};
 use quipu_counting::{
     Acquire, Action, Add, Batch, Body, Cell, Condition, Ending, Expire, ExpireWhen, Expiry, GroupKind, Kind,
-    Policy, Set, Told, Unique,
+    Policy, Set, Slice, Told, Unique,
 };
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -53,7 +54,7 @@ impl Ask {
 }
 
 /// The kinds of keys.
-const NAMES: [&str; 7] = ["sum", "unique", "window", "hold", "visit", "month", "any"];
+const NAMES: [&str; 8] = ["sum", "unique", "window", "hold", "visit", "month", "any", "rolled"];
 
 /// All keys of a world.
 pub fn keys(count: usize) -> Vec<Vec<u8>> {
@@ -107,6 +108,8 @@ impl Drawing<'_> {
             (2, _) => (Action::Expire(self.expire()), Vec::new()),
             (_, b"sum") => (self.plain(), Vec::new()),
             (3, _) => (self.plain(), Vec::new()),
+            (4..14, b"rolled") => self.told(),
+            (_, b"rolled") => self.slice(),
             (_, b"unique") => self.seen(),
             (_, b"visit") => (observed(), self.items()),
             (4..6, b"window" | b"month") => self.late(),
@@ -142,6 +145,40 @@ impl Drawing<'_> {
             1 => Action::Reset(Condition::Always),
             _ => Action::Add(self.add()),
         }
+    }
+
+    /// An addition that says what it belongs to.
+    fn told(&mut self) -> (Action, Vec<u8>) {
+        let users: Vec<String> = (0..self.items_max).map(|user| format!("user {user}")).collect();
+        let mut dimensions = Vec::new();
+        if self.random.random_ratio(1, 8) {
+            dimensions.push(("hour", "1970-01-01T00"));
+        }
+        if self.random.random_ratio(3, 4) {
+            dimensions.push(("tenant", *["a", "b", "c"].choose(self.random).unwrap_or(&"")));
+        }
+        if let (true, Some(user)) = (self.random.random_ratio(1, 2), users.choose(self.random)) {
+            dimensions.push(("user", user.as_str()));
+        }
+        let mut payload = Vec::new();
+        Told { dimensions, ..Told::default() }.put(&mut payload);
+        (Action::Told { add: self.add(), told: Default::default() }, payload)
+    }
+
+    fn slice(&mut self) -> (Action, Vec<u8>) {
+        let texts = ["tenant:a", "tenant:*", "hour:*,tenant:b", "user:user 1", "minute:*"];
+        let mut payload = Vec::new();
+        let slice = Slice::parse(texts.choose(self.random).unwrap_or(&texts[0])).unwrap_or_default();
+        slice.put(&mut payload);
+        (Action::Slice { slice: Default::default() }, payload)
+    }
+
+    fn rollups(&mut self) -> Option<Declared> {
+        let all = [&["tenant"][..], &["user"], &["hour", "tenant"], &["minute", "user", "tenant"]];
+        let some = all.into_iter().filter(|_| self.random.random_ratio(3, 4));
+        let some: Vec<Vec<String>> =
+            some.map(|names| names.iter().map(|name| (*name).to_owned()).collect()).collect();
+        Declared::new(&some).unwrap_or_default()
     }
 
     fn ending(&mut self) -> Action {
@@ -277,6 +314,9 @@ impl Drawing<'_> {
         policy.ttl_ms = self.random.random_ratio(1, 6).then_some(20_000);
         policy.lateness_ms = self.random.random_ratio(1, 4).then_some(10_000);
         policy.audit_ms = self.random.random_ratio(1, 2).then_some(AUDIT_MS);
+        if policy.kind != Some(Kind::Unique) && (name == "rolled" || self.random.random_ratio(1, 4)) {
+            policy.rollups = self.rollups();
+        }
         (pattern, Some(policy))
     }
 

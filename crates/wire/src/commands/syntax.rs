@@ -19,6 +19,8 @@ pub struct Argument {
     token: Option<String>,
     optional: bool,
     multiple: bool,
+    /// Where it comes several times, the word in front of it does too.
+    repeats_token: bool,
     /// The parts of a choice or block.
     arguments: Vec<Argument>,
 }
@@ -160,7 +162,7 @@ fn repeat(arguments: &mut Vec<Argument>, again: Argument) {
     match again.kind {
         Kind::Block => {
             arguments.truncate(arguments.len().saturating_sub(again.arguments.len()));
-            arguments.push(Argument { multiple: true, ..again });
+            arguments.push(Argument { multiple: true, repeats_token: again.token.is_some(), ..again });
         }
         _ => {
             if let Some(last) = arguments.last_mut() {
@@ -186,10 +188,12 @@ fn joined(arguments: &[Argument]) -> String {
 pub fn encode(arguments: &[Argument], encoder: &mut Encoder<'_>) {
     encoder.array(arguments.len());
     for argument in arguments {
-        let flags: Vec<&str> = [(argument.optional, "optional"), (argument.multiple, "multiple")]
-            .into_iter()
-            .filter_map(|(is_set, name)| is_set.then_some(name))
-            .collect();
+        let repeats_token = (argument.repeats_token, "multiple_token");
+        let flags: Vec<&str> =
+            [(argument.optional, "optional"), (argument.multiple, "multiple"), repeats_token]
+                .into_iter()
+                .filter_map(|(is_set, name)| is_set.then_some(name))
+                .collect();
         let is_key = argument.kind == Kind::Key;
         let has_parts = !argument.arguments.is_empty();
         let present = [is_key, argument.token.is_some(), !flags.is_empty(), has_parts];
@@ -238,6 +242,7 @@ mod tests {
         };
         let value = match (argument.multiple, argument.kind) {
             (true, Kind::OneOf) => format!("{value} ..."),
+            (true, _) if argument.repeats_token => value,
             (true, _) => format!("{value} [{value} ...]"),
             (false, _) => value,
         };
@@ -245,6 +250,7 @@ mod tests {
             Some(token) => format!("{token} {value}").trim_end().to_owned(),
             None => value,
         };
+        let shown = if argument.repeats_token { format!("{shown} [{shown} ...]") } else { shown };
         if argument.optional { format!("[{shown}]") } else { shown }
     }
 
@@ -270,6 +276,7 @@ mod tests {
             ),
             ("<ON | OFF>", "on_off:oneof(on:pure-token off:pure-token)"),
             ("[ID client-id [client-id ...]]", "client-id:integer?*"),
+            ("[DIM name value [DIM name value ...]]", "dim:block?*(name:string value:string)"),
         ];
         fn tell(arguments: &[Argument]) -> String {
             let one = |argument: &Argument| {

@@ -303,7 +303,7 @@ commands! {
         "" "From now on who looks is sent to the leader too.";
 
     QAdd "q.add" -3 (1 1 1) [WRITE DENYOOM FAST] [STRING] [RW ACCESS UPDATE] [] "quipu" "0.1.0"
-        "key delta [ID id] [MIN min] [MAX max] [SATURATE] [PX milliseconds] [IFVERSION version] [AT milliseconds]" "Adds once per request id, within bounds, at a version, in a window also for a time that is past. Answers value, applied, version, duplicate.";
+        "key delta [ID id] [MIN min] [MAX max] [SATURATE] [PX milliseconds] [IFVERSION version] [AT milliseconds] [DIM name value [DIM name value ...]]" "Adds once per request id, within bounds, at a version, in a window also for a time that is past, for values of dimensions. Answers value, applied, version, duplicate.";
     QBatch "q.batch" -6 (4 -1 2) [WRITE DENYOOM] [STRING] [RW ACCESS UPDATE] [] "quipu" "0.1.0"
         "producer epoch sequence key delta [key delta ...]" "Adds to several counters, all or none, once per producer sequence. Answers last sequence, duplicate.";
     QAdjust "q.adjust" -4 (1 1 1) [WRITE DENYOOM FAST] [STRING] [RW ACCESS UPDATE] [] "quipu" "0.1.0"
@@ -320,10 +320,12 @@ commands! {
         "hold" "Gives back what was set aside. Answers value, applied, version, duplicate.";
     QWGet "q.wget" 3 (1 1 1) [READONLY FAST] [STRING] [RO ACCESS] [] "quipu" "0.1.0"
         "key milliseconds" "What a counter by time has counted in the last so many milliseconds.";
+    QDGet "q.dget" -4 (1 1 1) [READONLY FAST] [STRING] [RO ACCESS] [] "quipu" "0.1.0"
+        "key name value [name value ...]" "The part of a value that belongs to values of dimensions. With `*` for every value: an array of values and sum for each, values in the order of their names.";
     QStat "q.stat" 2 (1 1 1) [READONLY FAST] [STRING] [RO ACCESS] [] "quipu" "0.1.0"
         "key" "All there is to know of a counter: value, version, times, expiry.";
-    QSum "q.sum" 2 (0 0 0) [READONLY] [KEYSPACE] [] [] "quipu" "0.1.0"
-        "pattern" "The sum of all counters whose keys match: `*` stands for any bytes, `?` for one.";
+    QSum "q.sum" -2 (0 0 0) [READONLY] [KEYSPACE] [] [] "quipu" "0.1.0"
+        "pattern [DIM name value [DIM name value ...]]" "The sum of all counters whose keys match: `*` stands for any bytes, `?` for one. With DIM the sum of that part of each; with `*` for a value as in Q.DGET.";
     QTop "q.top" 3 (0 0 0) [READONLY] [KEYSPACE] [] [] "quipu" "0.1.0"
         "prefix count" "The largest counters whose keys begin so, the largest first: keys and values.";
     QHot "q.hot" -1 (0 0 0) [READONLY] [KEYSPACE] [] [VARIES] "quipu" "0.1.0"

@@ -1,12 +1,14 @@
 //! Bodies of holds and of adjustments.
 
+use std::collections::BTreeMap;
+
 use quipu_counting::hold::{HoldId, TTL_MS_MAX};
-use quipu_counting::{Add, Detail, Reply};
+use quipu_counting::{Add, Detail, Reply, Told};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::reply::{ChangeBody, KeyName};
-use super::request::{BodyError, Integer, Unsigned};
+use super::request::{BodyError, Integer, Unsigned, dimensions};
 use super::schema::{HoldTtlSchema, IntegerSchema, ReasonSchema};
 use super::text_if_large;
 use super::timestamp::rfc3339;
@@ -146,9 +148,17 @@ pub struct AdjustBody {
     /// Why.
     #[schema(value_type = ReasonSchema)]
     pub reason: String,
+    /// What it belongs to: names of dimensions that a policy declares, and values.
+    #[schema(example = json!({"tenant": "a"}))]
+    pub dims: Option<BTreeMap<String, String>>,
 }
 
 impl AdjustBody {
+    /// What is told of it.
+    pub fn told(&self) -> Result<Told<'_>, BodyError> {
+        Ok(Told { reason: Some(&self.reason), dimensions: dimensions(self.dims.as_ref())?, at_ms: None })
+    }
+
     /// What to add, and why.
     pub fn to_adjustment(&self) -> Result<(Add, &str), BodyError> {
         if !(1..=REASON_BYTES_MAX).contains(&self.reason.len()) {

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use super::quota::QuotaBody;
 use super::reply::{ChangeBody, ItemBody};
 use super::timestamp::rfc3339;
-use crate::refusal::{of_refusal, of_unavailable, text_of};
+use crate::refusal::{of_refusal, of_unavailable, text};
 
 /// The media type of a problem.
 pub const PROBLEM_JSON: &str = "application/problem+json";
@@ -99,6 +99,20 @@ impl Problem {
         Problem::new(shown.status, refusal.code(), shown.text)
     }
 
+    /// A look at a part of a counter was refused: mostly because nobody declared it.
+    pub fn unsliced(refusal: Refusal, reply: &Reply) -> Problem {
+        match refusal {
+            Refusal::UndeclaredDimension => Problem::undeclared(text(refusal, reply)),
+            Refusal::WrongKind => Problem::new(400, refusal.code(), of_refusal(refusal).text),
+            _ => Problem::unread(refusal),
+        }
+    }
+
+    /// What is asked for is declared nowhere.
+    pub fn undeclared(detail: impl Into<String>) -> Problem {
+        Problem::new(400, Refusal::UndeclaredDimension.code(), detail)
+    }
+
     /// A rule of counting refused a change of the counter `key`.
     pub fn refused(key: &[u8], reply: &Reply, refusal: Refusal) -> Problem {
         let shown = of_refusal(refusal);
@@ -110,7 +124,7 @@ impl Problem {
             change: Some(Box::new(ChangeBody::of(key, reply))),
             earliest: bound.map(|(earliest_ms, _)| rfc3339(earliest_ms)),
             latest: bound.map(|(_, latest_ms)| rfc3339(latest_ms)),
-            ..Problem::new(shown.status, refusal.code(), text_of(refusal, reply))
+            ..Problem::new(shown.status, refusal.code(), text(refusal, reply))
         }
     }
 
@@ -135,7 +149,7 @@ impl Problem {
     /// An all-or-none batch was refused because of its item `index`.
     pub fn batch_refused(index: usize, reply: &Reply, refusal: Refusal, results: Vec<ItemBody>) -> Problem {
         let shown = of_refusal(refusal);
-        let detail = format!("items[{index}]: {}; no item was applied", text_of(refusal, reply));
+        let detail = format!("items[{index}]: {}; no item was applied", text(refusal, reply));
         Problem { results: Some(results), ..Problem::new(shown.status, refusal.code(), detail) }
     }
 

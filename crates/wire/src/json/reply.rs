@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! a read     {"counterKey","value","version","updatedAt","kind","mode","exact","stalenessMs","exists"}, and
-//!            {"standardError"} of an estimate, {"held","holds"} where something is set aside
+//!            {"standardError"} of an estimate, {"held","holds"} where something is set aside,
+//!            {"dims","groups","partial"} of a part of the value
 //! a change   the same and {"accepted","existed","applied","duplicate"}
 //! a list     {"counters":[...],"cursor"}: reads
 //! totals     {"pattern","sum","count","min","max","partial","parts":[{"partition","sum","count"}]}
@@ -11,13 +12,16 @@
 //! ```
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use quipu_counting::aggregate::{Aggregate, Missing, Part};
 use quipu_counting::kinds::seen_by;
 use quipu_counting::unique::{EXACT_MAX, STANDARD_ERROR};
-use quipu_counting::{Detail, Kind, ListOrder, ListPage, Listed, NEVER, Policy, Refusal, Reply, Unique};
+use quipu_counting::{
+    Detail, Kind, ListOrder, ListPage, Listed, NEVER, Policy, Refusal, Reply, Slice, Sliced, Unique,
+};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -26,7 +30,7 @@ use super::timestamp::{LAST_MS, rfc3339};
 use super::window::{HistoryBody, KindName, WindowBody};
 use super::{cursor, text_if_large};
 use crate::duration::duration_text;
-use crate::refusal::{Presentation, of_refusal, text_of};
+use crate::refusal::{Presentation, of_refusal, text};
 
 /// A counter's name in a reply.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -109,6 +113,17 @@ pub struct CounterBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     body: Option<String>,
+    /// Where a part of the value was asked for: which.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    dims: Option<BTreeMap<String, String>>,
+    /// Where every value of a dimension was asked for: the parts, in order; `value` is their sum.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    groups: Option<Vec<GroupBody>>,
+    /// `true` where there are more than 1,000 groups: only the first are shown.
+    #[serde(skip_serializing_if = "is_not")]
+    partial: bool,
     /// How far behind the value may be at most: everything acknowledged before that is in it.
     #[schema(example = 0)]
     staleness_ms: u64,
@@ -135,6 +150,9 @@ impl CounterBody {
             holds: None,
             has_body: false,
             body: None,
+            dims: None,
+            groups: None,
+            partial: false,
             staleness_ms: 0,
         }
     }
@@ -148,6 +166,24 @@ impl CounterBody {
             standard_error: (!exact).then_some(STANDARD_ERROR),
             has_body: listed.body.is_some(),
             ..CounterBody::of(&listed.key, &Reply { kind, ..Reply::state(Some(listed.cell)) })
+        }
+    }
+
+    /// The same of a part of the value.
+    pub fn of_slice(key: &[u8], reply: &Reply, slice: &Slice, sliced: &Sliced) -> CounterBody {
+        let names = grouped_names(slice);
+        let group = |(values, sum): &(Vec<String>, i64)| GroupBody {
+            dims: dims_of_group(&names, values),
+            value: *sum,
+            value_text: text_if_large(*sum),
+        };
+        CounterBody {
+            value: sliced.value,
+            value_text: text_if_large(sliced.value),
+            dims: Some(dims_of(slice)),
+            groups: slice.is_grouped().then(|| sliced.groups.iter().map(group).collect()),
+            partial: sliced.is_partial,
+            ..CounterBody::of(key, reply)
         }
     }
 
@@ -193,6 +229,50 @@ impl CounterBody {
     pub fn behind(self, staleness_ms: u64) -> CounterBody {
         CounterBody { staleness_ms, ..self }
     }
+}
+
+/// One part of a value.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Group)]
+pub struct GroupBody {
+    /// What it belongs to.
+    dims: BTreeMap<String, String>,
+    /// How much it is.
+    #[schema(example = 3)]
+    value: i64,
+    /// The same as text, where it is beyond 2^53.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    value_text: Option<String>,
+}
+
+/// A part of many values.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SumGroup {
+    /// What it belongs to.
+    dims: BTreeMap<String, String>,
+    /// How much it is.
+    #[schema(value_type = SumSchema, example = 42)]
+    sum: i128,
+    /// The same as text, where it is beyond 2^53.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    sum_text: Option<String>,
+}
+
+/// The dimensions whose values are asked for one by one.
+fn grouped_names(slice: &Slice) -> Vec<&str> {
+    slice.iter().filter(|(_, value)| value.is_none()).map(|(name, _)| name).collect()
+}
+
+fn dims_of_group(names: &[&str], values: &[String]) -> BTreeMap<String, String> {
+    names.iter().map(|name| (*name).to_owned()).zip(values.iter().cloned()).collect()
+}
+
+fn dims_of(slice: &Slice) -> BTreeMap<String, String> {
+    slice.iter().map(|(name, value)| (name.to_owned(), value.unwrap_or("*").to_owned())).collect()
 }
 
 /// A counter after a change, and what the change was.
@@ -242,6 +322,7 @@ pub struct RefusedItem {
     #[schema(example = "above-ceiling")]
     reason: &'static str,
     /// What happened and what to do, in one sentence.
+    #[schema(value_type = String)]
     detail: Cow<'static, str>,
     /// The status a call of its own would have had.
     #[schema(example = 409)]
@@ -255,7 +336,7 @@ impl RefusedItem {
         RefusedItem {
             change: ChangeBody::of(key, reply),
             reason: refusal.code(),
-            detail: text_of(refusal, reply),
+            detail: text(refusal, reply),
             status: *status,
         }
     }
@@ -317,6 +398,10 @@ impl ListBody {
 pub struct AggregateBody {
     #[serde(flatten)]
     pattern: PatternName,
+    /// Where a part of each value was asked for: which.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    dims: Option<BTreeMap<String, String>>,
     /// Sum of the values: up to 127 bits either way.
     #[schema(value_type = SumSchema, example = 42)]
     sum: i128,
@@ -341,7 +426,11 @@ pub struct AggregateBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     max_text: Option<String>,
-    /// Whether counters of some partitions are missing.
+    /// Where every value of a dimension was asked for: the sums, in order.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    groups: Option<Vec<SumGroup>>,
+    /// Whether counters of some partitions are missing, or there are more than 1,000 groups.
     partial: bool,
     /// Where the numbers come from: partitions that have counters that match.
     parts: Vec<AggregatePart>,
@@ -383,9 +472,17 @@ pub struct AggregateMissing {
 }
 
 impl AggregateBody {
-    /// The answer to `pattern`.
-    pub fn of(pattern: &[u8], aggregate: Aggregate) -> AggregateBody {
-        let (totals, partial) = (aggregate.totals(), aggregate.is_partial());
+    /// The answer to `pattern`, of all of the values or a part of each.
+    pub fn of(pattern: &[u8], slice: Option<&Slice>, aggregate: Aggregate) -> AggregateBody {
+        let totals = aggregate.totals();
+        let partial = aggregate.is_partial() || totals.has_more_groups;
+        let names = slice.map(grouped_names).unwrap_or_default();
+        let group = |(values, sum): (&Vec<String>, &i128)| SumGroup {
+            dims: dims_of_group(&names, values),
+            sum: *sum,
+            sum_text: text_if_large(*sum),
+        };
+        let groups = (!names.is_empty()).then(|| totals.groups.iter().map(group).collect());
         let (min, max) = totals.range().unzip();
         let part = |part: &Part| AggregatePart {
             partition: part.partition,
@@ -398,6 +495,7 @@ impl AggregateBody {
             |missing: Missing| AggregateMissing { partition: missing.partition, detail: missing.why };
         AggregateBody {
             pattern: PatternName::of(pattern),
+            dims: slice.map(dims_of),
             sum: totals.sum,
             sum_text: text_if_large(totals.sum),
             count: totals.count,
@@ -405,6 +503,7 @@ impl AggregateBody {
             min_text: min.and_then(text_if_large),
             max,
             max_text: max.and_then(text_if_large),
+            groups,
             partial,
             parts: aggregate.parts.iter().map(part).collect(),
             missing: aggregate.missing.into_iter().map(missing).collect(),
@@ -467,6 +566,10 @@ pub struct PolicyReply {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, value_type = Option<AuditKeptSchema>)]
     audit: Option<String>,
+    /// By which dimensions values are rolled up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, example = json!([["tenant"], ["day", "tenant"]]))]
+    rollups: Option<Vec<Vec<String>>>,
 }
 
 fn is_not(flag: &bool) -> bool {
@@ -492,6 +595,9 @@ impl PolicyReply {
             history: policy.history.map(HistoryBody::of),
             lateness: policy.lateness_ms,
             audit: policy.audit_ms.map(duration_text),
+            rollups: policy.rollups.as_ref().map(|declared| {
+                declared.rollups().map(|names| names.into_iter().map(str::to_owned).collect()).collect()
+            }),
         }
     }
 }
@@ -650,17 +756,21 @@ mod tests {
     fn totals() {
         let nothing = Aggregate::default();
         assert_eq!(
-            object(AggregateBody::of(b"likes:*", nothing)),
+            object(AggregateBody::of(b"likes:*", None, nothing)),
             json!({"pattern": "likes:*", "sum": 0, "count": 0, "min": null, "max": null, "partial": false, "parts": []})
         );
-        let of = |value| Totals { sum: i128::from(value), count: 1, min: value, max: value };
+        let of = |value| {
+            let mut totals = Totals::NOTHING;
+            totals.add(value);
+            totals
+        };
         let parts = vec![
             Part { partition: 2, node: None, totals: of(-3) },
             Part { partition: 9, node: Some(4), totals: of((1 << 53) + 5) },
         ];
         let missing = vec![Missing { partition: 7, why: "nobody leads it".to_owned() }];
         assert_eq!(
-            object(AggregateBody::of(b"*", Aggregate { parts, missing })),
+            object(AggregateBody::of(b"*", None, Aggregate { parts, missing })),
             json!({"pattern": "*", "sum": 9_007_199_254_740_994_i64, "sumText": "9007199254740994", "count": 2,
                    "min": -3, "max": 9_007_199_254_740_997_i64, "maxText": "9007199254740997", "partial": true,
                    "parts": [
@@ -671,7 +781,7 @@ mod tests {
         );
         // Sums have more digits than a value of JSON in memory; bytes have room for them.
         let large = Part { partition: 0, node: None, totals: Totals { sum: i128::MIN, ..of(1) } };
-        let large = AggregateBody::of(b"*", Aggregate { parts: vec![large], missing: Vec::new() });
+        let large = AggregateBody::of(b"*", None, Aggregate { parts: vec![large], missing: Vec::new() });
         let bytes = serde_json::to_string(&large).unwrap();
         assert!(bytes.contains(&format!("\"sum\":{0},\"sumText\":\"{0}\"", i128::MIN)), "{bytes}");
     }

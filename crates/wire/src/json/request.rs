@@ -1,11 +1,13 @@
 //! Bodies that clients send. Read strictly: what is not understood is refused by name, never ignored, because a
 //! misspelled `max` that is skipped sells more than there is in stock.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use quipu_counting::rollup::{Declared, dimensions_problem};
 use quipu_counting::{Add, Condition, Expiry, ID_BYTES_MAX, KEY_BYTES_MAX, Kind, Policy, Set, Told};
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
@@ -293,16 +295,12 @@ pub struct AddBody {
     /// When it happened, if not now: counted for that time, by counters with a window, as far back as their policy allows.
     #[schema(value_type = Option<MomentSchema>)]
     pub at: Option<Ms<Moment>>,
-    #[serde(default, rename = "dims", deserialize_with = "refuse_dims")]
-    #[schema(ignore)]
-    _dims: (),
+    /// What it belongs to: names of dimensions that a policy declares, and values.
+    #[schema(example = json!({"tenant": "a"}))]
+    pub dims: Option<BTreeMap<String, String>>,
     #[serde(default, rename = "stripeBy", deserialize_with = "refuse_stripe_by")]
     #[schema(ignore)]
     _stripe_by: (),
-}
-
-fn refuse_dims<'de, D: Deserializer<'de>>(_: D) -> Result<(), D::Error> {
-    Err(de::Error::custom("dimensions are not supported by this version; leave the field out"))
 }
 
 fn refuse_stripe_by<'de, D: Deserializer<'de>>(_: D) -> Result<(), D::Error> {
@@ -347,8 +345,9 @@ impl AddBody {
     }
 
     /// What is told of it beyond the amount.
-    pub fn told(&self) -> Told<'_> {
-        Told { at_ms: self.at.as_ref().map(|at| at.0), ..Told::default() }
+    pub fn told(&self) -> Result<Told<'_>, BodyError> {
+        let at_ms = self.at.as_ref().map(|at| at.0);
+        Ok(Told { at_ms, dimensions: dimensions(self.dims.as_ref())?, reason: None })
     }
 
     fn addition(&self, direction: Direction, condition: Condition) -> Result<Add, BodyError> {
@@ -371,6 +370,15 @@ impl AddBody {
             (None, true) => return Err(BodyError::field("ttlIfNone", "needs `ttlMs`")),
         };
         Ok(Add { delta, min, max, saturate: self.saturate, expiry, condition })
+    }
+}
+
+/// The dimensions of an addition.
+pub(super) fn dimensions(dims: Option<&BTreeMap<String, String>>) -> Result<Vec<(&str, &str)>, BodyError> {
+    let all = || dims.into_iter().flatten().map(|(name, value)| (name.as_str(), value.as_str()));
+    match dimensions_problem(all()) {
+        Some(problem) => Err(BodyError::field("dims", problem)),
+        None => Ok(all().collect()),
     }
 }
 
@@ -545,6 +553,9 @@ pub struct PolicyBody {
     /// How long it stays known who changed a counter, when and why, like `30d`.
     #[schema(value_type = Option<AuditKeptSchema>)]
     pub audit: Option<Kept>,
+    /// By which dimensions values are rolled up: for each roll-up the names of its dimensions.
+    #[schema(example = json!([["tenant"], ["day"], ["tenant", "day"]]))]
+    pub rollups: Option<Vec<Vec<String>>>,
 }
 
 impl PolicyBody {
@@ -577,6 +588,11 @@ impl PolicyBody {
         if limit.is_some_and(|limit| limit < 0) {
             return Err(BodyError::field("limit", "is at least 0"));
         }
+        let rollups = Declared::new(self.rollups.as_deref().unwrap_or_default())
+            .map_err(|problem| BodyError::field("rollups", problem))?;
+        if rollups.is_some() && kind == Some(Kind::Unique) {
+            return Err(BodyError::field("rollups", "are for sums and windows, not for `kind` unique"));
+        }
         Ok(Policy {
             min,
             max,
@@ -590,6 +606,7 @@ impl PolicyBody {
             history: self.history.as_ref().map(|history| history.0.to_retention()).transpose()?,
             lateness_ms,
             audit_ms: self.audit.map(Kept::to_ms).transpose()?,
+            rollups,
         })
     }
 }
@@ -601,6 +618,32 @@ mod tests {
     fn add(body: &str) -> Result<Add, String> {
         let parsed: AddBody = parse_or_default(body.as_bytes()).map_err(|error| error.to_string())?;
         parsed.to_add(Direction::Up, Condition::Always).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn additions_say_what_they_belong_to() {
+        let told = |body: &str| {
+            let parsed: AddBody = parse_or_default(body.as_bytes()).unwrap();
+            parsed.told().map(|told| format!("{:?}", told.dimensions)).map_err(|error| error.to_string())
+        };
+        assert_eq!(told(""), Ok("[]".to_owned()));
+        assert_eq!(
+            told(r#"{"dims":{"tenant":"a","day":""}}"#),
+            Ok(r#"[("day", ""), ("tenant", "a")]"#.to_owned())
+        );
+        let many: Vec<String> = (0..9).map(|number| format!(r#""n{number}":"v""#)).collect();
+        for (dims, named) in [
+            (r#""a b":"x""#.to_owned(), "`dims`: the name of a dimension has no blanks"),
+            (r#""":"x""#.to_owned(), "`dims`: the name of a dimension has 1 to 64 bytes, not 0"),
+            (
+                format!(r#""a":"{}""#, "x".repeat(129)),
+                "`dims`: the value of a has at most 128 bytes, not 129",
+            ),
+            (many.join(","), "`dims`: an addition has at most 8 dimensions, not 9"),
+        ] {
+            let refused = told(&format!(r#"{{"dims":{{{dims}}}}}"#)).expect_err(&dims);
+            assert!(refused.starts_with(named), "{refused}");
+        }
     }
 
     #[test]
@@ -652,7 +695,8 @@ mod tests {
             (r#"{"ttlIfNone":true}"#, "`ttlIfNone`: "),
             (r#"{"min":2,"max":1}"#, "`min`: 2 is above `max` 1"),
             (r#"{"saturate":1}"#, "`saturate`: "),
-            (r#"{"dims":{"tenant":"a"}}"#, "`dims`: dimensions are not supported"),
+            (r#"{"dims":["tenant"]}"#, "`dims`: invalid type"),
+            (r#"{"dims":{"tenant":7}}"#, "`dims.tenant`: invalid type"),
             (r#"{"stripeBy":"user-7"}"#, "`stripeBy`: striped counters are not supported"),
             (r#"{"at":"yesterday"}"#, "`at`: invalid value: string \"yesterday\", expected a time like"),
             (r#"{"at":-1}"#, "`at`: "),
@@ -685,7 +729,7 @@ mod tests {
             ("null", None),
         ] {
             let body: AddBody = parse(format!(r#"{{"at":{at}}}"#).as_bytes()).unwrap();
-            assert_eq!(body.told(), Told { at_ms: expected, ..Told::default() }, "{at}");
+            assert_eq!(body.told().unwrap(), Told { at_ms: expected, ..Told::default() }, "{at}");
         }
     }
 

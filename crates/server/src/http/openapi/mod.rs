@@ -22,6 +22,8 @@ use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::IntoResponse;
+use quipu_counting::rollup::{ROLLUP_NAMES_MAX, ROLLUPS_MAX};
+use quipu_counting::told::DIMENSIONS_MAX;
 use quipu_wire::json::audit::AuditReply;
 use quipu_wire::json::buckets::SpanBody;
 use quipu_wire::json::history::HistoryReply;
@@ -309,6 +311,14 @@ fn refine(schemas: &mut Value, limits: &Limits) {
     schemas["Reservation"]["not"] =
         json!({"required": ["amount"], "properties": {"amount": {"enum": [0, "0"]}}});
     windows::refine(schemas);
+    for name in ["Addition", "BatchItem", "Adjustment"] {
+        schemas[name]["properties"]["dims"]["maxProperties"] = json!(DIMENSIONS_MAX);
+        schemas[name]["properties"]["dims"]["propertyNames"] = json!({"pattern": "^[^:,=*\\s]{1,64}$"});
+    }
+    let rollups = &mut schemas["PolicySettings"]["properties"]["rollups"];
+    rollups["maxItems"] = json!(ROLLUPS_MAX);
+    rollups["items"]["minItems"] = json!(1);
+    rollups["items"]["maxItems"] = json!(ROLLUP_NAMES_MAX);
     schemas["Addition"]["description"] = json!("How much to add, and what must hold of the result.");
     for name in ["Addition", "BatchItem"] {
         // Only with a time to live can it matter whether there is one already.

@@ -121,7 +121,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
         description: "Adds `delta`, 1 where nothing is said. A counter that does not exist is born with 0 before. With `min` \
             or `max` a change whose result is outside is refused (409), or, with `saturate`, made as far as the bound. With `at` a counter with \
             a window counts it for that time, if it is no further back than its policy's `lateness` and at most a minute ahead; else it is \
-            refused (409, `out-of-time`) with `earliest` and `latest`.",
+            refused (409, `out-of-time`) with `earliest` and `latest`. \
+            `dims` says what it belongs to, where the counter's policy declares `rollups`: one addition counts in all of them, or in none.",
         parameters: CHANGE,
         body: Some(Body { schema: "Addition", is_required: false, example: r#"{"delta":1,"max":100}"# }),
         outcomes: &[changed(CHANGED)],
@@ -144,8 +145,9 @@ pub(super) const OPERATIONS: &[Operation] = &[
         tag: "counters",
         path: "/api/v1/counters/{key}",
         summary: "Read a counter",
-        description: "A counter that does not exist reads as 0, with `\"exists\":false`.",
-        parameters: &["Key", "Consistency", "MaxStaleness", "IfMatch", "IfNoneMatch"],
+        description: "A counter that does not exist reads as 0, with `\"exists\":false`. With `dims` the part of the value that belongs \
+            to these dimensions, from the smallest roll-up of the counter's policy that has them all; 400 if none has.",
+        parameters: &["Key", "Dims", "Consistency", "MaxStaleness", "IfMatch", "IfNoneMatch"],
         outcomes: &[
             Outcome {
                 status: 200,
@@ -264,8 +266,9 @@ pub(super) const OPERATIONS: &[Operation] = &[
         summary: "Add counters up",
         description: "Sum, count, smallest and largest value of all counters whose keys match. Each is counted once, with a value \
             it had meanwhile. A pattern that begins with what keys begin with (`likes:*`) reads those alone, any other all \
-            counters. In a cluster `partial` says whether some could not be asked, and `missing` which.",
-        parameters: &["Pattern", "Partial"],
+            counters. In a cluster `partial` says whether some could not be asked, and `missing` which. With `dims` that \
+            part of each value counts; counters whose policies do not declare it are left out, and 400 if no policy does.",
+        parameters: &["Pattern", "Dims", "Partial"],
         outcomes: &[reply("The totals.", "Aggregate", AGGREGATE)],
         problems: READ_PROBLEMS,
         ..PLAIN

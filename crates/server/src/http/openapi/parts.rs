@@ -126,6 +126,11 @@ pub fn parameters() -> Value {
                 the prefix, for each page. \
                 Left out: in the order of storage, which is the cheapest way through all of them.",
         },
+        "Dims": {
+            "name": "dims", "in": "query", "schema": {"type": "string"}, "example": "tenant:a,day:2026-02-23",
+            "description": "Names and values of dimensions. `*` for a value asks for every value by itself; a \
+                backslash before a comma takes it for a part of the value.",
+        },
         "Partial": {
             "name": "partial", "in": "query", "schema": {"type": "boolean", "default": true},
             "description": "`false`: where a part of the counters cannot be asked, 503 instead of what the others have.",

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::Request;
 use hyper::body::Frame;
-use quipu_counting::aggregate::{Aggregate, Missing};
+use quipu_counting::aggregate::{Aggregate, Missing, Selector};
 use quipu_counting::service::{Finished, ScanPage};
 use quipu_counting::{
     Batch, Counters, Execution, HotKeys, ListPage, Listing, Policies, Policy, Reply, Unavailable,
@@ -99,7 +99,7 @@ impl Counters for Service {
         }
     }
 
-    fn aggregate(&self, _: &[u8], _: u64) -> Result<Aggregate, Unavailable> {
+    fn aggregate(&self, _: &Selector, _: u64) -> Result<Aggregate, Unavailable> {
         let missing = Missing { partition: 3, why: "nobody leads it at the moment".to_owned() };
         match self {
             Service::Down(reason) => Err(reason.clone()),

@@ -8,6 +8,7 @@
 //! | `walks` | SCAN, KEYS: jobs for the background |
 //! | `objects` | OBJECT, MEMORY USAGE, DUMP, RESTORE |
 //! | `kinds` | PFADD and its kin, Q.WGET, Q.ACQUIRE, Q.HOLD |
+//! | `dimensions` | Q.DGET, and DIM in other commands |
 //! | `own` | Q.ADD, Q.BATCH, Q.STAT, Q.HOT, Q.POLICY |
 //! | `totals` | Q.SUM, Q.TOP: jobs for the background |
 //! | `connection` | PING, HELLO, AUTH and what else concerns one connection |
@@ -32,6 +33,7 @@ pub mod cluster;
 pub mod config;
 pub mod connection;
 pub mod diagnose;
+pub mod dimensions;
 pub mod info;
 pub mod introspect;
 pub mod keyspace;

@@ -1,7 +1,7 @@
 //! Commands that Redis does not have.
 //!
 //! ```text
-//!   Q.ADD key delta [ID id] [MIN n] [MAX n] [SATURATE] [PX ms] [IFVERSION v] [AT ms]
+//!   Q.ADD key delta [ID id] [MIN n] [MAX n] [SATURATE] [PX ms] [IFVERSION v] [AT ms] [DIM name value]...
 //!                                                                              -> [value, applied, version, duplicate]
 //!   Q.BATCH producer epoch seq key delta [key delta ...]                       -> [last_seq, duplicate]
 //!   Q.STAT key                                                                 -> map
@@ -20,7 +20,7 @@ use quipu_wire::json::request::{PolicyBody, parse};
 use quipu_wire::refusal::unavailable_line;
 use quipu_wire::resp::{Arguments, Encoder, errors};
 
-use super::{Complaint, Deadline, Drafted, KEYS_PER_COMMAND_MAX, check_key, integer, is_option};
+use super::{Complaint, Deadline, Drafted, KEYS_PER_COMMAND_MAX, check_key, dimensions, integer, is_option};
 use crate::resp::background::Job;
 use crate::resp::plan::{Draft, Plan};
 
@@ -30,8 +30,14 @@ pub fn add(draft: &mut Draft, arguments: Arguments<'_, '_>, now_ms: u64) -> Draf
     let mut add = Add::plain(integer(delta)?);
     let (mut id, mut told): (Option<&[u8]>, Told<'_>) = (None, Told::default());
     let mut given: Vec<&[u8]> = Vec::new();
+    let mut dimensions: Vec<(&[u8], &[u8])> = Vec::new();
     let mut words = arguments.tail(3).iter();
     while let Some(word) = words.next() {
+        if is_option(word, "dim") {
+            let name = words.next().ok_or(errors::SYNTAX)?;
+            dimensions.push((name, words.next().ok_or(errors::SYNTAX)?));
+            continue;
+        }
         // Which of two would count is for nobody to guess.
         if given.iter().any(|before| before.eq_ignore_ascii_case(word)) {
             return Err(errors::SYNTAX.into());
@@ -63,6 +69,7 @@ pub fn add(draft: &mut Draft, arguments: Arguments<'_, '_>, now_ms: u64) -> Draf
         return Err("ERR MIN can't be greater than MAX".into());
     }
     check_key(key)?;
+    told.dimensions = dimensions::told(&dimensions)?;
     let action = draft.batch.addition(add, &told);
     match id {
         Some(id) => draft.batch.push_with_id(key, action, id, 0),

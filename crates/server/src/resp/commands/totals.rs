@@ -1,19 +1,19 @@
 //! Q.SUM and Q.TOP: over many counters, in the background while the connection waits.
 //!
 //! ```text
-//!   Q.SUM pattern        -> sum
+//!   Q.SUM pattern [DIM name value]...   -> sum
 //!   Q.TOP prefix count   -> [key, value, ...], in RESP3 [[key, value], ...], as ZRANGE WITHSCORES answers
 //! ```
 //!
 //! They speak of all counters on every port: one number cannot say which part of them it is about, and so clients of the
 //! Redis Cluster protocol ask any node. For the same reason a sum that lacks a partition is an error here.
 
-use quipu_counting::{Counters, ListOrder, Listed, Listing, Unavailable};
+use quipu_counting::{Counters, ListOrder, Listed, Listing, Selector, Slice, Unavailable};
 use quipu_wire::number::parse_i64;
 use quipu_wire::resp::{Arguments, Encoder, Protocol, errors};
 
-use super::Complaint;
 use super::own::check_pattern;
+use super::{Complaint, dimensions};
 use crate::resp::background::Job;
 
 /// The most counters of one Q.TOP, as of a page of a list.
@@ -23,7 +23,11 @@ const TOP_MAX: usize = 10_000;
 pub fn sum(arguments: Arguments<'_, '_>) -> Result<Job, Complaint> {
     let pattern = arguments.get(1).unwrap_or_default();
     check_pattern(pattern)?;
-    Ok(Job::Sum { pattern: pattern.to_vec() })
+    let slice = match &dimensions::only(arguments.tail(2))?[..] {
+        [] => None,
+        pairs => Some(dimensions::slice(pairs)?),
+    };
+    Ok(Job::Sum { selector: Selector::new(pattern).of_part(slice) })
 }
 
 /// Reads Q.TOP.
@@ -38,16 +42,35 @@ pub fn top(arguments: Arguments<'_, '_>) -> Result<Job, Complaint> {
 /// Carries out Q.SUM.
 pub fn answer_sum(
     counters: &dyn Counters,
-    pattern: &[u8],
+    selector: &Selector,
     now_ms: u64,
     encoder: &mut Encoder<'_>,
 ) -> Result<(), Unavailable> {
-    let sum = counters.aggregate(pattern, now_ms)?.whole()?.totals().sum;
+    if let Some(Err(undeclared)) =
+        selector.slice().map(|slice| counters.policies().map(|all| all.check_slice(slice))).transpose()?
+    {
+        encoder.error(format!("DIMENSION {undeclared}"));
+        return Ok(());
+    }
+    let totals = counters.aggregate(selector, now_ms)?.whole()?.totals();
+    if !selector.slice().is_some_and(Slice::is_grouped) {
+        put_sum(totals.sum, encoder);
+        return Ok(());
+    }
+    encoder.array(totals.groups.len());
+    for (values, sum) in &totals.groups {
+        encoder.array(values.len() + 1);
+        values.iter().for_each(|value| encoder.bulk(value.as_bytes()));
+        put_sum(*sum, encoder);
+    }
+    Ok(())
+}
+
+fn put_sum(sum: i128, encoder: &mut Encoder<'_>) {
     match i64::try_from(sum) {
         Ok(sum) => encoder.integer(sum),
         Err(_) => encoder.big_number(sum),
     }
-    Ok(())
 }
 
 /// Carries out Q.TOP.
