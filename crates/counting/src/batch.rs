@@ -125,6 +125,12 @@ impl Reply {
         }
     }
 
+    /// As of when the counter is shown: now, but not before its last change. The clock of who changed it may be ahead of the one that is
+    /// asked, and what was acknowledged is seen.
+    pub fn as_of_ms(&self, now_ms: u64) -> u64 {
+        now_ms.max(self.cell.updated_at_ms)
+    }
+
     /// By how much the value changed, exactly.
     pub fn difference(&self) -> i128 {
         i128::from(self.cell.value) - i128::from(self.previous)

@@ -211,6 +211,9 @@ const HOLD_ID_VERSION: u8 = 1;
 const HOLD_ID_TEXT_BYTES_MAX: usize = (1 + 10 + 10 + KEY_BYTES_MAX).div_ceil(3) * 4;
 
 impl HoldId {
+    /// Under which index of its request id the end is remembered: no client's request has this one.
+    pub const INDEX: u32 = u32::MAX;
+
     /// The request id under which the end of the hold is remembered: one for all ways to end it, so that it ends once.
     pub fn request_id(&self) -> Vec<u8> {
         let mut id = b"hold:".to_vec();

@@ -307,6 +307,18 @@ impl Deciding<'_> {
         refuse(self.live, refusal)
     }
 
+    /// The counter of uniques as it is, for who is told what it was.
+    fn shown(&self) -> Option<Arc<Detail>> {
+        let body = self.body.as_ref().filter(|body| self.live.is_some() && body.kind() == Kind::Unique)?;
+        Some(Arc::new(Detail::Body(Arc::clone(body), self.keeping().map(|keeping| keeping.frame))))
+    }
+
+    fn unmet(&self) -> Verdict {
+        let mut verdict = self.refuse(Refusal::ConditionUnmet);
+        verdict.reply.detail = self.shown();
+        verdict
+    }
+
     /// What the counter is, or would be born as.
     fn kind(&self) -> Kind {
         match (self.live, &self.body) {
@@ -488,10 +500,13 @@ impl Deciding<'_> {
         let Outstanding { up, down, .. } = self.outstanding();
         let (up, down) = (clamp(up), clamp(down));
         let (mut add, mut limits) = (*add, self.ruled.limits);
-        add.max = if up == 0 { add.max } else { add.max.saturating_sub(up) };
-        add.min = if down == 0 { add.min } else { add.min.saturating_sub(down) };
-        limits.ceiling = if up == 0 { limits.ceiling } else { limits.ceiling.saturating_sub(up) };
-        limits.floor = if down == 0 { limits.floor } else { limits.floor.saturating_sub(down) };
+        // What is set aside may leave less than there is: then nothing can be added, and nothing is taken away either.
+        let value = self.live.map_or(0, |cell| cell.value);
+        let lower = |bound: i64| if up == 0 { bound } else { bound.saturating_sub(up).max(value.min(bound)) };
+        let higher =
+            |bound: i64| if down == 0 { bound } else { bound.saturating_sub(down).min(value.max(bound)) };
+        (add.max, limits.ceiling) = (lower(add.max), lower(limits.ceiling));
+        (add.min, limits.floor) = (higher(add.min), higher(limits.floor));
         (add, limits)
     }
 
@@ -523,7 +538,7 @@ impl Deciding<'_> {
 
     fn set(&mut self, set: &Set) -> Verdict {
         if !holds(set.condition, self.live) {
-            return self.refuse(Refusal::ConditionUnmet);
+            return self.unmet();
         }
         if self.kind() != Kind::Sum {
             return self.refuse(Refusal::WrongKind);
@@ -633,8 +648,9 @@ impl Deciding<'_> {
 
     fn replace(&mut self, sketch: Unique, expiry: Expiry, condition: Condition) -> Verdict {
         if !holds(condition, self.live) {
-            return self.refuse(Refusal::ConditionUnmet);
+            return self.unmet();
         }
+        let before = self.shown();
         // A number may be overwritten by a sketch, as it may be in Redis.
         let is_wanted = self.ruled.policy.is_some_and(|policy| policy.kind == Some(Kind::Sum));
         let is_sum = self.live.is_some() && self.kind() == Kind::Sum && !is_wanted;
@@ -648,6 +664,7 @@ impl Deciding<'_> {
         self.happens(Event::Replace(sketch));
         let (limits, now_ms) = (self.ruled.limits, self.now_ms);
         let mut verdict = born_or_changed(self.live, to_i64(count), expiry, &limits, now_ms, self.sequence);
+        verdict.reply.detail = before;
         if is_sum {
             self.begin_anew(&mut verdict);
         }
@@ -921,11 +938,10 @@ pub struct WholeItem<'a> {
     pub now_ms: u64,
 }
 
-/// What was decided about each item, and the counter as the item left it; or which item was refused, and what all are told.
-pub type SettledGroup = Result<Vec<(Settled, Whole)>, (usize, Vec<Reply>)>;
+/// What was decided about each item, and what becomes of each counter in the end; or which item was refused, and what all are told.
+pub type SettledGroup = Result<(Vec<Settled>, Vec<Whole>), (usize, Vec<Reply>)>;
 
-/// As [`decide_group`](crate::decide_group), for counters with all they have. With each item that was accepted comes the counter as the
-/// item left it.
+/// As [`decide_group`](crate::decide_group), for counters with all they have. Bodies are changed in place from item to item.
 pub fn settle_group(items: &[WholeItem<'_>], counters: &[Whole]) -> SettledGroup {
     let mut staged = counters.to_vec();
     let mut all = Vec::with_capacity(items.len());
@@ -933,7 +949,7 @@ pub fn settle_group(items: &[WholeItem<'_>], counters: &[Whole]) -> SettledGroup
         let whole = &mut staged[item.counter];
         let settled = settle_whole(whole, item.asked, item.ruled, item.now_ms, item.sequence);
         let Some(refusal) = settled.reply.refusal else {
-            all.push((settled, whole.clone()));
+            all.push(settled);
             continue;
         };
         let unchanged = |(other, item): (usize, &WholeItem<'_>)| {
@@ -947,5 +963,5 @@ pub fn settle_group(items: &[WholeItem<'_>], counters: &[Whole]) -> SettledGroup
         };
         return Err((index, items.iter().enumerate().map(unchanged).collect()));
     }
-    Ok(all)
+    Ok((all, staged))
 }

@@ -8,8 +8,8 @@ pub const DIMENSIONS_MAX: usize = 8;
 pub const DIMENSION_NAME_BYTES_MAX: usize = 64;
 /// The longest value of a dimension.
 pub const DIMENSION_VALUE_BYTES_MAX: usize = 128;
-/// The longest reason.
-pub const REASON_BYTES_MAX: usize = 1_024;
+/// The longest reason: a sentence with a reference, which a trail shows in a line.
+pub const REASON_BYTES_MAX: usize = 512;
 
 /// What is told of an addition. Travels as the payload of [`Action::Told`](crate::Action::Told).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -46,6 +46,16 @@ pub const REQUESTS_PER_BATCH_MAX: usize = 65_536;
 /// are not remembered one by one.
 const RECORD_BASE_BYTES: usize = 1024;
 
+/// How often what a batch needs is fetched because it was evicted again meanwhile. What does not fit into memory together never stays.
+pub(crate) const FETCHES_MAX: usize = 16;
+
+/// What who asks for that is told.
+pub(crate) fn too_much_for_memory() -> Unavailable {
+    Unavailable::Unsupported(
+        "these counters do not fit into memory together, nothing was changed; ask for fewer at once, or give more with --memory".into(),
+    )
+}
+
 /// How an attempt to run a batch went.
 pub enum Attempt {
     /// It ran; its replies reveal the log up to this offset.
@@ -122,13 +132,14 @@ impl Engine {
         fetched: &mut Fetched,
         yields: bool,
     ) -> Result<Progress, Unavailable> {
-        loop {
+        for _ in 0..FETCHES_MAX {
             match self.attempt(batch, now_ms, fetched, yields, Scope::Node)? {
                 Attempt::Done(offset) => return Ok(Progress::Done(offset)),
                 Attempt::Crowded(partition) => return Ok(Progress::Crowded(partition)),
                 Attempt::Missing(missing) => self.fetch(missing, fetched).map_err(cold_unavailable)?,
             }
         }
+        Err(too_much_for_memory())
     }
 
     /// Runs the batch if everything it needs is in memory or in `fetched`. With `yields` it makes way for the
@@ -823,7 +834,7 @@ impl Run<'_, '_> {
         let last_sequences: Vec<u64> = (self.guards.iter().zip(&taken))
             .map(|(held, taken)| held.as_ref().map_or(0, |held| held.sequence + taken))
             .collect();
-        let settled = match settle_group(&items, &counters) {
+        let (settled, after) = match settle_group(&items, &counters) {
             Ok(settled) => settled,
             Err((refused, refusals)) => {
                 let refusal = refusals[refused].refusal;
@@ -831,7 +842,8 @@ impl Run<'_, '_> {
                 return refusal;
             }
         };
-        for (index, (settled, whole)) in (group.start..group.end).zip(settled) {
+        let in_the_end: Vec<usize> = items.iter().map(|item| item.counter).collect();
+        for ((index, settled), counter) in (group.start..group.end).zip(settled).zip(in_the_end) {
             let (key, place) = (batch.key(index), self.places[index]);
             let held = self.held(place.partition);
             let found = held.table.find(place.hash, key);
@@ -839,7 +851,9 @@ impl Run<'_, '_> {
             if let Some(number) = found {
                 held.save_image(number, before);
             }
-            held.change_whole(place.hash, key, (found, before), &settled, whole.body);
+            // Nobody looks before all of it is done, so the body may be there at once as it is in the end.
+            let body = after[counter].body.clone();
+            held.change_whole(place.hash, key, (found, before), &settled, body);
             let keep_ms = held.limits(key).audit_ms;
             if keep_ms > 0 {
                 held.trace_change(key, keep_ms, before, &settled.change, told(batch, index));

@@ -14,7 +14,7 @@ use quipu_store::{Disk, Log, LogError, RealDisk};
 use quipu_wire::entry::{self, Reader};
 
 use crate::engine::{Engine, cold_unavailable};
-use crate::execute::{Attempt, Scope};
+use crate::execute::{Attempt, FETCHES_MAX, Scope, too_much_for_memory};
 use crate::fetch::{Fetched, Missing};
 use crate::folder;
 use crate::options::{OpenError, Options};
@@ -219,7 +219,10 @@ impl Engine {
     fn run_in(&self, scope: Scope<'_>, batch: &mut Batch, time_ms: u64) -> Result<(), Unavailable> {
         let mut fetched = Fetched::default();
         let mut yields = true;
-        loop {
+        // What was agreed on is carried out, however long it takes.
+        let is_agreed_on = matches!(scope, Scope::Partition { step: Some(_), .. });
+        for _ in (0..FETCHES_MAX).chain(is_agreed_on.then_some(FETCHES_MAX..usize::MAX).into_iter().flatten())
+        {
             match self.attempt(batch, time_ms, &fetched, yields, scope)? {
                 Attempt::Done(_) => return Ok(()),
                 Attempt::Missing(missing) => self.fetch(missing, &mut fetched).map_err(cold_unavailable)?,
@@ -229,6 +232,7 @@ impl Engine {
                 }
             }
         }
+        Err(too_much_for_memory())
     }
 
     /// Carries out a change of policy.

@@ -43,15 +43,18 @@ fn each_sees_what_those_before_it_did() {
         (1, add(7)),
         (3, read()),
     ];
-    let settled = settle(&before, &asks).unwrap();
-    let told: Vec<String> = settled.iter().map(|(settled, _)| told(&settled.reply)).collect();
+    let (settled, after) = settle(&before, &asks).unwrap();
+    let told: Vec<String> = settled.iter().map(|settled| told(&settled.reply)).collect();
     assert_eq!(told, ["6", "2 exactly applied 3", "5 used 5/5 reset 3659999", "1", "10", "none", "7", "1"]);
-    // What each came to is what its events make of the one before.
+    // What each came to is what it would have come to alone.
     let mut counters = before;
-    for ((counter, _), (settled, whole)) in asks.iter().zip(&settled) {
-        check(&counters[*counter], whole, settled, START_MS);
-        counters[*counter] = whole.clone();
+    for (index, ((counter, ask), settled)) in asks.iter().zip(&settled).enumerate() {
+        let asked = Asked { action: &ask.0, payload: &ask.1 };
+        let ruled = Ruled { limits: Limits::NONE, policy: None };
+        let alone = settle_whole(&mut counters[*counter], asked, ruled, START_MS, 100 + index as u64);
+        assert_eq!(alone, *settled);
     }
+    assert_eq!(counters, after);
     assert_eq!(counters[1].body, None, "a sum now");
 }
 

@@ -14,7 +14,7 @@ use quipu_wire::json::request::NoFields;
 
 use super::App;
 use super::answer::{self, Answer, Refused};
-use super::execute::run_one;
+use super::execute::{run, run_one};
 use super::extract::{Ask, Body, NoQuery};
 use super::preconditions::Unconditional;
 
@@ -55,7 +55,9 @@ pub async fn void(
 async fn end(app: &App, hold: &HoldId, ending: Ending) -> Answer {
     let key = &hold.key;
     let action = Action::End { birth: hold.birth, number: hold.number, ending };
-    let reply = run_one(app, Batch::default(), key, Some(&hold.request_id()), action).await?;
+    let mut batch = Batch::default();
+    batch.push_with_id(key, action, &hold.request_id(), HoldId::INDEX);
+    let reply = run(app, batch).await?.replies[0].clone();
     let response = match reply.refusal {
         None => answer::json(StatusCode::OK, &HoldEndBody::of(hold, &reply)),
         // It has ended, in another way.

@@ -67,7 +67,7 @@ fn merge_one(all: &mut Unique, key: &[u8], reply: &Reply, now_ms: u64) -> Result
     }
     match reply.detail.as_deref() {
         Some(Detail::Body(body, frame)) if body.kind() == Kind::Unique => {
-            let range = frame.as_ref().map_or(0..u64::MAX, |frame| frame.window(now_ms));
+            let range = frame.as_ref().map_or(0..u64::MAX, |frame| frame.window(reply.as_of_ms(now_ms)));
             all.merge(&visitors(body, &range));
             Ok(())
         }

@@ -31,7 +31,7 @@ pub async fn read(State(app): State<Arc<App>>, Name(key): Name, uri: Uri) -> Ans
     let parameters = Parameters::parse(uri.query(), &["last", "from", "to", consistency, max_staleness])?;
     let span = Span::of(&parameters)?;
     let (reply, _) = look(&app, &key, freshness_of(&parameters)?).await?;
-    let now_ms = app.clock.now_ms();
+    let now_ms = reply.as_of_ms(app.clock.now_ms());
     let body = match reply.detail.as_deref() {
         Some(Detail::Body(body, Some(frame))) => SpanBody::of(&key, body, frame, span.range(frame, now_ms)),
         _ if !reply.exists => {

@@ -450,7 +450,7 @@ impl<'d> Renderer<'d, '_> {
         };
         let value = match reply.detail.as_deref() {
             Some(Detail::Body(body, frame)) if body.kind() == Kind::Unique => {
-                clamp(seen_by(body, frame.as_ref(), self.now_ms).count())
+                clamp(seen_by(body, frame.as_ref(), reply.as_of_ms(self.now_ms)).count())
             }
             _ => cell.value,
         };

@@ -17,7 +17,7 @@ use quipu_wire::refusal::error_line;
 use quipu_wire::resp::{Arguments, Decoder, Encoder, Pipeline, errors};
 
 use super::commands::connection::Hello;
-use super::commands::{Complaint, Drafted, resolve};
+use super::commands::{Complaint, Drafted, kinds, resolve};
 use super::interpret::{Interpreter, Step, job, moved};
 use super::plan::Plan;
 use super::session::{Mute, Transaction};
@@ -132,7 +132,12 @@ impl Interpreter<'_> {
         }
         if self.shared.map.is_some() {
             // What is decided together is decided by one leader, whichever port it came through.
-            for slot in spec.key_positions(arguments.len()).filter_map(|at| arguments.get(at)).map(slot) {
+            let hold = match spec.command {
+                Command::QCommit | Command::QVoid => arguments.get(1).and_then(kinds::hold_of),
+                _ => None,
+            };
+            let keys = spec.key_positions(arguments.len()).filter_map(|at| arguments.get(at));
+            for slot in keys.chain(hold.as_ref().map(|hold| &hold.key[..])).map(slot) {
                 transaction.crosses_slots |= *transaction.slot.get_or_insert(slot) != slot;
             }
         }
@@ -152,9 +157,15 @@ impl Interpreter<'_> {
 
     /// EXEC.
     pub(super) fn execute_transaction(&mut self) -> Step {
-        let Some(transaction) = self.session.transaction.take() else {
+        let Some(mut transaction) = self.session.transaction.take() else {
             return self.reply(|_| Err(errors::EXEC_WITHOUT_MULTI.into()));
         };
+        if self.shared.map.is_some() && transaction.commands > 0 {
+            // What is watched is looked at by who decides the rest.
+            for slot in self.session.watched.keys().map(slot) {
+                transaction.crosses_slots |= *transaction.slot.get_or_insert(slot) != slot;
+            }
+        }
         let watched = self.session.watched.take();
         if let Some(complaint) = self.misdirected_transaction(&transaction) {
             return self.reply(|_| Err(complaint));

@@ -50,6 +50,11 @@ impl Watched {
         self.seen.entry(key).or_insert(state);
     }
 
+    /// What is watched.
+    pub fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        self.seen.keys().chain(&self.asked).map(Vec::as_slice)
+    }
+
     /// Whether something is drafted that this still has to learn from.
     pub fn is_learning(&self) -> bool {
         !self.asked.is_empty()

@@ -156,17 +156,24 @@ impl Model {
                 now_ms,
             })
             .collect();
-        let settled = match settle_group(&whole_items, &counters) {
+        let (settled, after) = match settle_group(&whole_items, &counters) {
             Ok(settled) => settled,
             Err((_, replies)) => return replies,
         };
         let mut replies = Vec::new();
-        for (item, (settled, whole)) in items.iter().zip(settled) {
+        for (item, settled) in items.iter().zip(settled) {
             let before = self.counters.get(&item.key).and_then(|whole| whole.cell);
             self.trace(item, before, &settled.change, now_ms);
-            self.counters.insert(item.key.clone(), whole);
+            let cell = match settled.change {
+                Change::Keep => before,
+                Change::Put(cell) => Some(cell),
+                Change::Remove => None,
+            };
+            self.counters.entry(item.key.clone()).or_default().cell = cell;
             replies.push(settled.reply);
         }
+        let after: Vec<(Vec<u8>, Whole)> = keys.into_iter().cloned().zip(after).collect();
+        self.counters.extend(after);
         replies
     }
 }

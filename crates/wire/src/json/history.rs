@@ -1,12 +1,11 @@
 //! What a counter's value was.
 
-use quipu_counting::series::Series;
-use quipu_counting::series::Step;
+use quipu_counting::series::{POINTS_MAX, Series, Step};
 use quipu_counting::{Cell, Detail, Reply};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::reply::KeyName;
+use super::reply::{KeyName, is_not};
 use super::text_if_large;
 use super::timestamp::rfc3339;
 
@@ -71,6 +70,10 @@ pub struct HistoryReply {
     exists: bool,
     /// The value at the times that are known, the oldest first.
     points: Vec<PointBody>,
+    /// `true` where there are more, up to `to`: ask again from behind the last one.
+    #[serde(skip_serializing_if = "is_not")]
+    #[schema(value_type = Option<bool>, nullable = false)]
+    partial: bool,
 }
 
 /// The value at a time.
@@ -108,12 +111,18 @@ impl HistoryReply {
                 series.points(step.step(), from_ms, to_ms, value, updated_at_ms, 0)
             }
         };
+        let partial = match past {
+            Past::Points { step, to_ms, .. } if points.len() >= POINTS_MAX => {
+                points.last().is_some_and(|(at_ms, _)| at_ms.saturating_add(step.step().ms()) <= to_ms)
+            }
+            _ => false,
+        };
         let points = points.into_iter().map(|(at_ms, value)| PointBody {
             at: rfc3339(at_ms),
             value,
             value_text: text_if_large(value),
         });
-        HistoryReply { key: KeyName::of(key), exists: reply.exists, points: points.collect() }
+        HistoryReply { key: KeyName::of(key), exists: reply.exists, points: points.collect(), partial }
     }
 
     /// How many points there are.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use quipu_counting::hold::{HoldId, TTL_MS_MAX};
+use quipu_counting::told::REASON_BYTES_MAX;
 use quipu_counting::{Add, Detail, Reply, Told};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -12,9 +13,6 @@ use super::request::{BodyError, Integer, Unsigned, dimensions};
 use super::schema::{HoldTtlSchema, IntegerSchema, ReasonSchema};
 use super::text_if_large;
 use super::timestamp::rfc3339;
-
-/// The longest reason of an adjustment: a sentence with a reference, which an audit shows in a line.
-pub const REASON_BYTES_MAX: usize = 512;
 
 /// What is to be set aside.
 #[derive(Debug, Deserialize, ToSchema)]

@@ -192,7 +192,7 @@ impl CounterBody {
         let counter = CounterBody::of(key, reply);
         let Some(Detail::Body(body, frame)) = reply.detail.as_deref() else { return counter };
         let kind = body.kind();
-        let seen = (kind == Kind::Unique).then(|| seen_by(body, frame.as_ref(), now_ms));
+        let seen = (kind == Kind::Unique).then(|| seen_by(body, frame.as_ref(), reply.as_of_ms(now_ms)));
         let exact = seen.as_ref().is_none_or(Unique::is_exact);
         let value = match (&seen, reply.exists) {
             (Some(seen), true) => i64::try_from(seen.count()).unwrap_or(i64::MAX),
@@ -572,7 +572,7 @@ pub struct PolicyReply {
     rollups: Option<Vec<Vec<String>>>,
 }
 
-fn is_not(flag: &bool) -> bool {
+pub(super) fn is_not(flag: &bool) -> bool {
     !flag
 }
 

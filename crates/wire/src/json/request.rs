@@ -573,6 +573,7 @@ impl PolicyBody {
                 return Err(BodyError::field("window", "is for `kind` window or unique"));
             }
             (None, Some(Kind::Window)) => Some(WindowBody::default().to_keeping()?),
+            (Some(window), Some(Kind::Unique)) => Some(window.0.to_keeping_of_sketches()?),
             (window, _) => window.as_ref().map(|window| window.0.to_keeping()).transpose()?,
         };
         let lateness_ms = self.lateness.as_ref().map(|lateness| lateness.0);

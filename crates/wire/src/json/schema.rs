@@ -6,8 +6,8 @@
 
 use std::borrow::Cow;
 
-use super::hold::REASON_BYTES_MAX;
 use quipu_counting::hold::TTL_MS_MAX;
+use quipu_counting::told::REASON_BYTES_MAX;
 use quipu_counting::{ID_BYTES_MAX, KEY_BYTES_MAX};
 use serde_json::{Value, json};
 use utoipa::openapi::RefOr;

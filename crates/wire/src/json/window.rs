@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use quipu_counting::Kind;
-use quipu_counting::body::Keeping;
+use quipu_counting::body::{Keeping, VISITOR_BUCKETS_MAX};
 use quipu_counting::kinds::keep_for;
 use quipu_counting::series::{POINTS_MAX, Retention, Step};
 use quipu_counting::window::{BUCKETS_MAX, Frame, Unit, Zone};
@@ -166,6 +166,30 @@ impl WindowBody {
             ));
         }
         Ok(Keeping { frame, keep_ms })
+    }
+
+    /// The same for uniques: there are fewer buckets, because each is a sketch.
+    pub fn to_keeping_of_sketches(&self) -> Result<Keeping, BodyError> {
+        let mut keeping = self.to_keeping()?;
+        let some_ms = ZONE_UNTIL_MS as u64 / 2;
+        let (window, bucket) = (keeping.frame.window(some_ms), keeping.frame.bucket(some_ms));
+        let bucket_ms = (bucket.end - bucket.start).max(1);
+        let most_ms = bucket_ms * (VISITOR_BUCKETS_MAX as u64 - 1);
+        let too_many = |field| {
+            let problem = format_args!(
+                "has more than {VISITOR_BUCKETS_MAX} buckets, the most there are of uniques; use larger ones"
+            )
+            .to_string();
+            BodyError::field(field, problem)
+        };
+        if window.end - window.start > most_ms {
+            return Err(too_many("window"));
+        }
+        if self.keep_ms.is_some() && keeping.keep_ms > most_ms {
+            return Err(too_many("window.keepMs"));
+        }
+        keeping.keep_ms = keeping.keep_ms.min(most_ms);
+        Ok(keeping)
     }
 
     /// A field that means nothing here is a mistake.

@@ -6,8 +6,8 @@
 //! ```
 
 use quipu_counting::audit::AUDIT_PAGE_MAX;
+use quipu_counting::told::REASON_BYTES_MAX;
 use quipu_counting::{Action, Add, AuditQuery, Counters, Deed, Told, Unavailable};
-use quipu_wire::json::hold::REASON_BYTES_MAX;
 use quipu_wire::resp::{Arguments, Encoder, errors};
 
 use super::own::check_id;

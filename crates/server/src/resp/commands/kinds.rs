@@ -69,7 +69,7 @@ pub fn union(replies: &[Reply], now_ms: u64) -> Result<Unique, Refusal> {
                     all.merge(unique);
                 }
                 (State::Visitors(..), Some(frame)) => {
-                    all.merge(&visitors(body, &frame.window(now_ms)));
+                    all.merge(&visitors(body, &frame.window(reply.as_of_ms(now_ms))));
                 }
                 _ => return Err(Refusal::WrongKind),
             },
@@ -162,6 +162,7 @@ pub fn window(draft: &mut Draft, key: &[u8], last_ms: &[u8]) -> Drafted {
 
 /// What a counter has counted in the last so many milliseconds.
 pub fn window_sum(reply: &Reply, last_ms: u64, now_ms: u64) -> Result<i128, Refusal> {
+    let now_ms = reply.as_of_ms(now_ms);
     match (reply.refusal, reply.detail.as_deref()) {
         (Some(refusal), _) => Err(refusal),
         (None, Some(Detail::Body(body, Some(frame)))) => match &body.state {
@@ -251,13 +252,17 @@ pub fn held(reply: &Reply, key: &[u8]) -> Option<(String, u64)> {
     Some((id.text(), *expires_at_ms))
 }
 
+/// What a name of a hold names.
+pub fn hold_of(name: &[u8]) -> Option<HoldId> {
+    std::str::from_utf8(name).ok().and_then(HoldId::parse)
+}
+
 /// Q.COMMIT and Q.VOID.
 pub fn end(draft: &mut Draft, hold: &[u8], ending: Ending) -> Drafted {
-    let hold = std::str::from_utf8(hold).ok().and_then(HoldId::parse);
-    let hold = hold.ok_or("ERR that is not the name of a hold; it is what Q.HOLD answers")?;
+    let hold = hold_of(hold).ok_or("ERR that is not the name of a hold; it is what Q.HOLD answers")?;
     let action = Action::End { birth: hold.birth, number: hold.number, ending };
     // However often it is said, and whoever says it: a hold ends once.
-    draft.batch.push_with_id(&hold.key, action, &hold.request_id(), 0);
+    draft.batch.push_with_id(&hold.key, action, &hold.request_id(), HoldId::INDEX);
     draft.plans.push(Plan::Ended);
     Ok(())
 }
