@@ -377,7 +377,7 @@ impl Batch {
     pub fn append(&mut self, other: &Batch) {
         let (bytes, requests) = (self.bytes.len() as u32, self.requests.len());
         let moved = |span: Span| Span { start: span.start + bytes, ..span };
-        if !other.origins.first().is_some_and(|(start, _)| *start == 0) {
+        if other.origins.first().is_none_or(|(start, _)| *start != 0) {
             self.ask_from(None);
         }
         self.origins.extend(other.origins.iter().map(|(start, origin)| (start + requests, origin.clone())));
