@@ -99,6 +99,7 @@ fn limits(edges: bool) -> impl Strategy<Value = Limits> {
             ttl_ms,
             disabled: disabled == 0,
             is_for_whole: false,
+            audit_ms: 0,
         })
 }
 
