@@ -93,13 +93,13 @@ fn limits(edges: bool) -> impl Strategy<Value = Limits> {
     let lifetime_ms = prop_oneof![2 => Just(0), 1 => 1..60u64];
     (prop::option::of(number(edges)), prop::option::of(number(edges)), any::<bool>(), lifetime_ms, 0..8u8)
         .prop_map(|(floor, ceiling, saturate, ttl_ms, disabled)| Limits {
-            audit_ms: 0,
             floor: floor.unwrap_or(i64::MIN),
             ceiling: ceiling.unwrap_or(i64::MAX),
             saturate,
             ttl_ms,
             disabled: disabled == 0,
             is_for_whole: false,
+            audit_ms: 0,
         })
 }
 

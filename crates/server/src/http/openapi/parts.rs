@@ -36,6 +36,10 @@ pub fn parameters() -> Value {
             "name": "key", "in": "path", "required": true, "schema": name, "example": "calls:user:7",
             "description": "The counter.",
         },
+        "AuditKey": {
+            "name": "key", "in": "path", "required": true, "schema": name, "example": "balance:7",
+            "description": "The counter.",
+        },
         "HoldId": {
             "name": "id", "in": "path", "required": true, "example": "AQcDc3RvY2s6c2hpcnQ",
             "schema": {"type": "string", "pattern": "^[A-Za-z0-9_-]+$"},
