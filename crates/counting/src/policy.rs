@@ -146,6 +146,11 @@ impl Policies {
         self.by_pattern.get(pattern)
     }
 
+    /// Whether some of them have the log say more of a change than what became of the counter.
+    pub fn say_more(&self) -> bool {
+        self.by_pattern.values().any(|policy| policy.audit_ms.is_some() || policy.rollups.is_some())
+    }
+
     /// The most bytes that the log says of an addition because of roll-ups, whatever policy holds for it.
     pub fn rollup_bytes_max(&self) -> usize {
         let declared = self.by_pattern.values().filter_map(|policy| policy.rollups.as_ref());

@@ -4,7 +4,7 @@
 //! arguments and starts no thread, which is how simulations drive it step by step.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -41,8 +41,8 @@ pub struct Engine {
     pub(crate) policies_offset: AtomicU64,
     /// Whether some policy has a trail kept; changed with all partitions locked, so whoever holds one knows.
     pub(crate) audits: AtomicBool,
-    /// See [`Policies::rollup_bytes_max`]. Changed with all partitions locked.
-    pub(crate) rollup_bytes: AtomicUsize,
+    /// Whether some policy has the log say more of changes: trails, roll-ups. Changed with all partitions locked.
+    pub(crate) says_more: AtomicBool,
     pub(crate) durability: Durability,
     pub(crate) id_window_ms: u64,
     pub(crate) identity_key: IdentityKey,
@@ -207,7 +207,7 @@ impl Engine {
             log: Arc::new(recovered.log),
             cold,
             policies_offset: AtomicU64::new(0),
-            rollup_bytes: AtomicUsize::new(policies.map_or(0, |policies| policies.rollup_bytes_max())),
+            says_more: AtomicBool::new(policies.is_some_and(|policies| policies.say_more())),
             durability: options.durability,
             id_window_ms: options.id_window_ms,
             identity_key: folder.meta.identity_key,
@@ -401,7 +401,7 @@ impl Counters for Engine {
         self.policies_offset.store(offset, Ordering::Release);
         let existed = policies.set(pattern, policy);
         self.audits.store(policies.longest_audit_ms().is_some(), Ordering::Relaxed);
-        self.rollup_bytes.store(policies.rollup_bytes_max(), Ordering::Release);
+        self.says_more.store(policies.say_more(), Ordering::Relaxed);
         let policies = Arc::new(policies);
         all.iter_mut().for_each(|held| held.policies = Arc::clone(&policies));
         drop((all, appender));

@@ -176,7 +176,7 @@ impl Engine {
         scratch: &mut Scratch,
     ) -> Result<Attempt, Unavailable> {
         let writes = may_write(batch);
-        let (audits, rollup_bytes) = (self.audits(), self.rollup_bytes.load(Ordering::Acquire));
+        let policies_at = self.policies_offset.load(Ordering::Acquire);
         let appender = match (writes, scope) {
             (true, Scope::Node | Scope::Partition { step: None, .. }) if self.replication.is_some() => {
                 return Err(Unavailable::Unsupported(
@@ -184,8 +184,7 @@ impl Engine {
                 ));
             }
             (true, Scope::Node) => {
-                let trail_bytes = if audits { self.trail_bytes(batch) } else { 0 };
-                let room = self.record_bytes(batch, rollup_bytes) + trail_bytes;
+                let room = self.record_bytes(batch) + self.policies_bytes(batch);
                 Some(self.log.appender(room).map_err(unavailable)?)
             }
             _ => None,
@@ -195,10 +194,11 @@ impl Engine {
             Scope::Node => self.lock_touched(batch, &scratch.places),
             Scope::Partition { index, .. } => self.lock_one(index, batch, &scratch.places)?,
         };
-        let needs_more =
-            (!audits && self.audits()) || self.rollup_bytes.load(Ordering::Acquire) > rollup_bytes;
-        if appender.is_some() && needs_more {
-            // A policy came between the reservation and the locks, under which more is said.
+        if appender.is_some()
+            && self.says_more.load(Ordering::Relaxed)
+            && self.policies_offset.load(Ordering::Acquire) != policies_at
+        {
+            // A policy came between the reservation and the locks, under which more may be said.
             drop((guards, appender));
             return self.attempt_with(batch, now_ms, fetched, yields, scope, scratch);
         }
@@ -265,21 +265,38 @@ impl Engine {
         Ok(Attempt::Done(offset.max(self.policies_offset.load(Ordering::Acquire))))
     }
 
-    /// The most the batch can take in the log.
-    fn record_bytes(&self, batch: &Batch, rollup_bytes: usize) -> usize {
+    /// The most the batch can take in the log, but for what policies have it say.
+    fn record_bytes(&self, batch: &Batch) -> usize {
         let clears = batch.requests.iter().filter(|request| matches!(request.action, Action::Clear)).count();
         RECORD_BASE_BYTES
             + batch.bytes_len()
             + clears * self.partitions.len()
-            + batch.requests.len() * (entry::EFFECTS_BYTES_MAX + rollup_bytes)
+            + batch.requests.len() * entry::EFFECTS_BYTES_MAX
             + self.partitions.len() * entry::SECTION_HEADER_BYTES_MAX
     }
 
-    /// The most that trails of all its changes take beside that: a counter that had expired leaves a row of its own.
-    fn trail_bytes(&self, batch: &Batch) -> usize {
-        let globals = batch.requests.iter().filter(|request| request.action.is_global()).count();
-        2 * batch.bytes_len()
-            + (2 * batch.requests.len() + globals * self.partitions.len()) * CHANGE_BYTES_MAX
+    /// The most that the log says of roll-ups and in trails: of a change a row, and one of a counter that had expired.
+    fn policies_bytes(&self, batch: &Batch) -> usize {
+        if !self.says_more.load(Ordering::Relaxed) {
+            return 0;
+        }
+        let policies = Arc::clone(&self.partitions[0].lock().policies);
+        let rollup_bytes = policies.rollup_bytes_max();
+        let mut bytes = if policies.longest_audit_ms().is_some() { 2 * batch.bytes_len() } else { 0 };
+        for request in &batch.requests {
+            let policy = match request.action.is_global() {
+                true => {
+                    bytes += self.partitions.len() * CHANGE_BYTES_MAX;
+                    None
+                }
+                false => policies.policy_for(batch.bytes(request.key)),
+            };
+            if let Some(policy) = policy {
+                bytes += if policy.audit_ms.is_some() { 2 * CHANGE_BYTES_MAX } else { 0 };
+                bytes += if policy.rollups.is_some() { rollup_bytes } else { 0 };
+            }
+        }
+        bytes
     }
 
     fn find_places(&self, batch: &Batch, places: &mut Vec<Place>) {

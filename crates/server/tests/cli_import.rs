@@ -211,7 +211,7 @@ fn counters_of_every_kind_are_imported_as_they_were() {
     assert_eq!(added.status.code(), Some(2), "{added:?}");
     assert!(text(&added.stderr).contains("needs --mode set"), "{added:?}");
     let listed = server.client(&["list", "--json"]);
-    let imported = piped(&other, &["import", "-", "-q", "--skip-bad"], &text(&listed.stdout));
+    let imported = piped(&other, &["import", "-", "--skip-bad"], &text(&listed.stdout));
     assert!(text(&imported.stderr).contains("`body` is missing"), "{imported:?}");
     let broken = write(files.path(), "broken.ndjson", r#"{"key":"few","value":1,"body":"AQEB"}"#);
     let imported = other.client(&["import", &broken]);

@@ -103,7 +103,7 @@ fn run_to_the_end(seed: u64, ground: Ground, steps: usize, is_traced: bool) -> R
         engine: None,
         partitions,
         memory_bytes: u64::from(partitions) * if is_tight { TIGHT_BYTES } else { ROOMY_BYTES },
-        segment_bytes: (128 << 10) << random.random_range(0..3),
+        segment_bytes: (256 << 10) << random.random_range(0..3),
         items_max: if is_tight { 1_200 } else { 300 },
         keys: keys(count),
         fillers: if is_tight && random.random_ratio(1, 3) { fillers() } else { Vec::new() },
