@@ -21,8 +21,8 @@ use quipu_counting::rules::GroupItem;
 use quipu_counting::session::{SESSIONS_PER_PARTITION_MAX, admit};
 use quipu_counting::slot::{partition, slot};
 use quipu_counting::{
-    Action, Add, Batch, Cell, Change, Counters, Deed, Group, GroupKind, Identity, Kind, Outcome, Refusal,
-    Remembered, Reply, Request, Session, SessionVerdict, Unavailable, Whole, decide, decide_group,
+    Action, Add, Batch, Cell, Change, Deed, Group, GroupKind, Identity, Kind, Outcome, Refusal, Remembered,
+    Reply, Request, Session, SessionVerdict, Unavailable, Whole, decide, decide_group,
 };
 use quipu_store::{Appender, LogError};
 use quipu_wire::audit::CHANGE_BYTES_MAX;

@@ -148,7 +148,12 @@ fn script(counter: Counter, steps: &[(u64, Ask, &str)]) -> Counter {
     let mut counter = counter;
     for (step, (at_ms, ask, expected)) in steps.iter().enumerate() {
         let reply = counter.ask(START_MS + at_ms, ask);
-        assert_eq!(told(&shown(reply, ask, START_MS + at_ms)), *expected, "step {step}: {:?} at {at_ms}", ask.0);
+        assert_eq!(
+            told(&shown(reply, ask, START_MS + at_ms)),
+            *expected,
+            "step {step}: {:?} at {at_ms}",
+            ask.0
+        );
     }
     counter
 }
