@@ -30,7 +30,8 @@ local GRACE_MS = 60000
 -- Later than this there is nothing to be removed.
 local EXPIRY_MAX = 9e15
 
-local OVERFLOW, BELOW_FLOOR, ABOVE_CEILING, CONDITION_UNMET, DISABLED, GROUP_ABORTED = 1, 2, 3, 4, 5, 6
+local NONE, OVERFLOW, BELOW_FLOOR, ABOVE_CEILING, CONDITION_UNMET, DISABLED, GROUP_ABORTED =
+  '0', '1', '2', '3', '4', '5', '6'
 
 local function halves(text)
   local digits, sign = text, 1
@@ -45,7 +46,7 @@ end
 
 local function sum(a, b)
   if #a <= SHORT and #b <= SHORT then
-    return string.format('%.0f', tonumber(a) + tonumber(b))
+    return string.format('%d', tonumber(a) + tonumber(b))
   end
   local high, low = halves(a)
   local other_high, other_low = halves(b)
@@ -94,6 +95,13 @@ local function negative(text)
   return '-' .. text
 end
 
+local function difference(after, before)
+  if #after <= SHORT and #before <= SHORT then
+    return string.format('%d', tonumber(after) - tonumber(before))
+  end
+  return sum(after, negative(before))
+end
+
 local function larger(a, b)
   if compare(a, b) < 0 then return b end
   return a
@@ -105,7 +113,7 @@ local function smaller(a, b)
 end
 
 local function fits(text)
-  return compare(text, MIN) >= 0 and compare(text, MAX) <= 0
+  return #text <= SHORT or compare(text, MIN) >= 0 and compare(text, MAX) <= 0
 end
 
 local function one_more(version)
@@ -133,26 +141,22 @@ local function live_cell(index)
   return nil
 end
 
-local function number(flag)
-  if flag then return 1 end
-  return 0
-end
-
 local function told(refusal, existed, exists, previous, cell)
-  return { refusal = refusal, existed = number(existed), exists = number(exists), previous = previous, cell = cell }
+  return { refusal = refusal, existed = existed and '1' or '0', exists = exists and '1' or '0', previous = previous,
+    cell = cell }
 end
 
 local ABSENT = { value = '0', version = '0', updated = '0', birth = '0', expires = NEVER }
 
 local function state(live, refusal)
   local cell = live or ABSENT
-  return told(refusal or 0, live ~= nil, live ~= nil, cell.value, cell)
+  return told(refusal or NONE, live ~= nil, live ~= nil, cell.value, cell)
 end
 
 local function text_of(reply)
   local cell = reply.cell
-  return string.format('!%d %d %d %s %s %s %s %s %s', reply.refusal, reply.existed, reply.exists, reply.previous,
-    cell.value, cell.version, cell.updated, cell.birth, cell.expires)
+  return '!' .. reply.refusal .. ' ' .. reply.existed .. ' ' .. reply.exists .. ' ' .. reply.previous .. ' ' .. cell.value
+    .. ' ' .. cell.version .. ' ' .. cell.updated .. ' ' .. cell.birth .. ' ' .. cell.expires
 end
 
 -- An outcome as counting remembers it. A state of the service is none.
@@ -161,8 +165,8 @@ local function remember(id, fingerprint, reply)
     return
   end
   local cell = reply.cell
-  remembered[id] = string.format('%s %s %d %d %d %s %s %s %s', fingerprint, now, reply.refusal, reply.existed,
-    reply.exists, cell.value, reply.previous, cell.version, cell.birth)
+  remembered[id] = fingerprint .. ' ' .. now .. ' ' .. reply.refusal .. ' ' .. reply.existed .. ' ' .. reply.exists .. ' '
+    .. cell.value .. ' ' .. reply.previous .. ' ' .. cell.version .. ' ' .. cell.birth
   if not fresh_ids[id] then
     fresh_ids[id] = true
     dirty_ids[#dirty_ids + 1] = id
@@ -215,14 +219,16 @@ local function expiry_after(expiry, before)
 end
 
 local function request()
-  local ask = { op = take(), cell = tonumber(take()), id = tonumber(take()) }
-  if ask.id ~= 0 then
-    ask.fingerprint = take()
+  local op, cell, id, fingerprint = take(), tonumber(take()), tonumber(take()), nil
+  if id ~= 0 then
+    fingerprint = take()
   end
-  local op = ask.op
+  -- The most common one has all it needs at once.
   if op == 'a' then
-    ask.delta = take()
-  elseif op == 'A' then
+    return { op = op, cell = cell, id = id, fingerprint = fingerprint, delta = take() }
+  end
+  local ask = { op = op, cell = cell, id = id, fingerprint = fingerprint }
+  if op == 'A' then
     ask.delta, ask.min, ask.max, ask.saturate = take(), take(), take(), take() == '1'
     ask.expiry, ask.condition = take_expiry(), take_condition()
   elseif op == 's' then
@@ -245,8 +251,13 @@ local function tell(ask, kind, previous, cell)
     under = ' ' .. ask.fingerprint .. ' ' .. keys[ask.id]:sub(#key + #tostring(length) + 3)
   end
   events[#events + 1] = key:sub(prefix + 1)
-  events[#events + 1] = string.format('%s %s %s %s %s %s %s%s', kind, sum(cell.value, negative(previous)), cell.value,
-    cell.version, cell.updated, cell.birth, cell.expires, under)
+  events[#events + 1] = kind .. ' ' .. difference(cell.value, previous) .. ' ' .. cell.value .. ' ' .. cell.version .. ' '
+    .. cell.updated .. ' ' .. cell.birth .. ' ' .. cell.expires .. under
+end
+
+-- A counter that ended now.
+local function ended(live)
+  return { value = '0', version = '0', updated = now, birth = live.birth, expires = NEVER }
 end
 
 local function put(index, cell)
@@ -265,27 +276,24 @@ local function accepted(ask, live, after, birth)
     tell(ask, ask.op:lower(), previous, after)
   elseif live then
     put(ask.cell, nil)
-    tell(ask, 'd', previous, ABSENT)
+    tell(ask, 'd', previous, ended(live))
   end
-  return told(0, live ~= nil, exists, previous, after)
+  return told(NONE, live ~= nil, exists, previous, after)
 end
 
 local function born_or_changed(ask, live, value, expiry, limits, birth)
-  local after = { value = value, updated = now }
   if live then
-    after.version = one_more(live.version)
-    after.updated = larger(live.updated, now)
-    after.birth = live.birth
-    after.expires = expiry_after(expiry, live.expires)
-  else
-    after.version, after.birth = '1', string.format('%.0f', birth)
-    if expiry.kind == 'k' or expiry.kind == 'c' then
-      after.expires = limits and limits.born or NEVER
-    else
-      after.expires = expiry_after(expiry, NEVER)
-    end
+    return accepted(ask, live, { value = value, version = one_more(live.version), updated = larger(live.updated, now),
+      birth = live.birth, expires = expiry_after(expiry, live.expires) })
   end
-  return accepted(ask, live, after, birth)
+  local expires
+  if expiry.kind == 'k' or expiry.kind == 'c' then
+    expires = limits and limits.born or NEVER
+  else
+    expires = expiry_after(expiry, NEVER)
+  end
+  return accepted(ask, nil, { value = value, version = '1', updated = now, birth = string.format('%.0f', birth),
+    expires = expires }, birth)
 end
 
 local KEEP, ALWAYS = { kind = 'k' }, { kind = 'y' }
@@ -319,7 +327,7 @@ local function bounded_sum(ask, live, limits)
     end
     total = lower
   end
-  if not fits(sum(total, negative(value))) then
+  if not fits(difference(total, value)) then
     return nil, OVERFLOW
   end
   return total
@@ -359,8 +367,8 @@ local function decide_delete(ask, live)
     return state(nil)
   end
   put(ask.cell, nil)
-  tell(ask, 'd', live.value, ABSENT)
-  return told(0, true, false, live.value, ABSENT)
+  tell(ask, 'd', live.value, ended(live))
+  return told(NONE, true, false, live.value, ABSENT)
 end
 
 -- Expiries compare as times, and never is later than all of them.
@@ -431,7 +439,7 @@ local function single(ask, replies)
     remember(ask.id, ask.fingerprint, reply)
   end
   replies[#replies + 1] = text_of(reply)
-  return reply.refusal == 0
+  return reply.refusal == NONE
 end
 
 -- All of them or none.
@@ -457,7 +465,7 @@ local function atomic(count, replies)
   for index, ask in ipairs(asks) do
     -- Births are given out by counting items, also those that are born by none of them.
     decided[index] = decide(ask, births_before + index)
-    if decided[index].refusal ~= 0 then
+    if decided[index].refusal ~= NONE then
       refused = index
       break
     end
@@ -546,7 +554,7 @@ local function write(window)
     if not cell then
       redis.call('DEL', key)
     else
-      local text = table.concat({ cell.value, cell.version, cell.updated, cell.birth, cell.expires }, ' ')
+      local text = cell.value .. ' ' .. cell.version .. ' ' .. cell.updated .. ' ' .. cell.birth .. ' ' .. cell.expires
       local expires = cell.expires ~= NEVER and tonumber(cell.expires) or EXPIRY_MAX
       if expires < EXPIRY_MAX then
         redis.call('SET', key, text, 'PXAT', string.format('%.0f', expires + GRACE_MS))
@@ -559,8 +567,9 @@ local function write(window)
   if #plain > 0 then
     redis.call('MSET', unpack(plain))
   end
+  local lifetime = string.format('%.0f', window + GRACE_MS)
   for _, id in ipairs(dirty_ids) do
-    redis.call('SET', keys[id], remembered[id], 'PX', string.format('%.0f', window + GRACE_MS))
+    redis.call('SET', keys[id], remembered[id], 'PX', lifetime)
   end
 end
 
