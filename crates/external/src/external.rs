@@ -130,6 +130,16 @@ impl External {
         &self.lanes.epoch
     }
 
+    /// Connections for what is not a call.
+    pub(crate) fn links(&self) -> Arc<Links> {
+        Arc::clone(&self.links)
+    }
+
+    /// Where a group is now.
+    pub(crate) fn master_of(&self, group: u16) -> Option<String> {
+        self.lanes.map().of_group(group).map(str::to_owned)
+    }
+
     async fn look_at_policies(&self) -> Result<(), PoliciesError> {
         let map = self.lanes.map();
         let address = map.of_policies().ok_or_else(nobody)?;

@@ -15,7 +15,9 @@
 //! | `breaker`, `retry` | when a master is left alone, and when it is asked again |
 //! | `policies` | limits, shared by all nodes |
 //! | `walks` | all counters: scans, lists, sums |
+//! | `archive` | what was counted, in PostgreSQL |
 
+pub mod archive;
 mod breaker;
 mod call;
 mod external;

@@ -137,6 +137,11 @@ async fn counters_of_a_single_server() {
     assert_eq!(replies[202].refusal, Some(Refusal::IdReused));
     assert!(replies[203].refusal.is_none());
 
+    // More than one call may hold, and still in order.
+    let long =
+        run(&external, |batch| (0..2_500).for_each(|_| _ = batch.push(b"long", plain(1)))).await.unwrap();
+    assert!(long.replies.iter().zip(1..).all(|(reply, value)| reply.cell.value == value));
+
     // All or none, where they share a group; refused where they do not.
     let group_of = |keys: [&'static str; 2]| {
         let external = Arc::clone(&external);
@@ -455,4 +460,12 @@ async fn a_server_that_is_gone_is_left_alone_and_found_again() {
         });
     });
     assert_eq!(fact(&external, "external_under_way"), 0);
+    server.restart();
+    tokio::task::block_in_place(|| {
+        wait_until("it is found again", || {
+            let read = one(&external, "likes", Action::Read);
+            let read = tokio::runtime::Handle::current().block_on(read);
+            read.is_err_and(|why| why.to_string().contains("lost"))
+        });
+    });
 }
