@@ -12,8 +12,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use quipu_counting::{Action, Add, Batch, Condition, Counters};
 use quipu_external::archive::{Flusher, FlusherOptions, migrate};
 use quipu_external::{External, Options};
-use support::Server;
 use support::postgres::Postgres;
+use support::{Server, wait_until};
 
 fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64
@@ -131,6 +131,11 @@ fn a_flusher_that_will_be_killed() {
     });
 }
 
+async fn events(client: &tokio_postgres::Client) -> i64 {
+    let events = client.query_one("SELECT sum(events)::bigint FROM counter_watermark", &[]);
+    events.await.unwrap().get(0)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn flushers_are_killed_and_every_change_is_counted_once() {
     let (server, mut postgres) = (Server::start(), Postgres::start());
@@ -147,10 +152,12 @@ async fn flushers_are_killed_and_every_change_is_counted_once() {
             .unwrap()
     };
     let mut flushers: Vec<_> = (0..2).map(|_| flusher()).collect();
+    let client = connect(&postgres.url()).await;
     let mut expected: BTreeMap<String, i64> = BTreeMap::new();
     let mut changes = 0;
     for turn in 0..40_i64 {
-        // Some hundred changes, then the next flusher dies wherever it is.
+        // Some hundred changes, and once some of them are flushed, the next flusher dies wherever it is.
+        let flushed = events(&client).await;
         for part in 0..10 {
             run(&external, |batch| {
                 for number in 0..30 {
@@ -163,6 +170,11 @@ async fn flushers_are_killed_and_every_change_is_counted_once() {
             })
             .await;
         }
+        tokio::task::block_in_place(|| {
+            wait_until("somebody flushes", || {
+                tokio::runtime::Handle::current().block_on(events(&client)) > flushed
+            });
+        });
         let victim = &mut flushers[(turn % 2) as usize];
         victim.kill().unwrap();
         victim.wait().unwrap();
@@ -185,6 +197,7 @@ async fn flushers_are_killed_and_every_change_is_counted_once() {
         .map(|row| (String::from_utf8(row.get(0)).unwrap(), row.get(1)))
         .collect();
     assert_eq!(logged.into_iter().collect::<BTreeMap<_, _>>(), expected, "each difference once");
-    let events: i64 = client.query_one("SELECT count(*) FROM counter_idempotency", &[]).await.unwrap().get(0);
-    assert_eq!(events, changes);
+    let remembered: i64 =
+        client.query_one("SELECT count(*) FROM counter_idempotency", &[]).await.unwrap().get(0);
+    assert_eq!((remembered, events(&client).await), (changes, changes));
 }

@@ -139,14 +139,9 @@ impl Cluster {
                 let info: String = redis::cmd("CLUSTER").arg("INFO").query(&mut server.connection()).unwrap();
                 info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:6")
             });
-            let replication = || -> String {
-                redis::cmd("INFO").arg("replication").query(&mut server.connection()).unwrap()
-            };
-            wait_until("replicas follow", || {
-                let info = replication();
-                info.contains("connected_slaves:1") || info.contains("master_link_status:up")
-            });
         }
+        // Redis makes a master of a replica that has nothing yet.
+        (0..6).filter(|place| cluster.is_master(*place)).for_each(|place| cluster.wait_for_replica(place));
         cluster
     }
 
@@ -162,6 +157,20 @@ impl Cluster {
     pub fn is_master(&self, place: usize) -> bool {
         let role: redis::Value = redis::cmd("ROLE").query(&mut self.servers[place].connection()).unwrap();
         matches!(role, redis::Value::Array(role) if role[0] == redis::Value::BulkString(b"master".to_vec()))
+    }
+
+    /// Waits until the replica of a master has all that the master has.
+    pub fn wait_for_replica(&self, place: usize) {
+        wait_until("the replica has everything", || {
+            let mut connection = self.servers[place].connection();
+            let info: String = redis::cmd("INFO").arg("replication").query(&mut connection).unwrap();
+            let has = |line: &str, part: String| {
+                info.lines().any(|known| known.starts_with(line) && known.contains(&part))
+            };
+            let offset =
+                info.lines().find_map(|line| line.strip_prefix("master_repl_offset:")).unwrap_or_default();
+            has("slave0:", "state=online".to_owned()) && has("slave0:", format!("offset={},", offset.trim()))
+        });
     }
 
     pub fn id(&self, place: usize) -> String {
