@@ -18,6 +18,10 @@ pub struct Package {
 pub const OF_TESTS: &[Package] = &[
     Package { name: "redis-server", is_present: || has_program("redis-server") },
     Package { name: "redis-tools", is_present: || has_program("redis-cli") },
+    Package {
+        name: "postgresql-15",
+        is_present: || Path::new("/usr/lib/postgresql/15/bin/initdb").is_file(),
+    },
     Package { name: "python3-redis", is_present: || python_runs("import redis") },
     Package { name: "python3-venv", is_present: || python_runs("import ensurepip, venv") },
     Package { name: "nodejs", is_present: || has_program("node") },

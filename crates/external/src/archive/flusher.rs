@@ -1,0 +1,365 @@
+//! Brings the changes from the streams to PostgreSQL, each once.
+//!
+//! Up to where a stream is in the tables is a row of a table itself, and moves in the same transaction as the rows that it
+//! speaks of: whenever a flusher dies, the next one begins where the tables end. That row is locked while its stream is being
+//! flushed, so any number of flushers may run: each takes streams that nobody else is at.
+//!
+//! The streams' own consumer groups would hand out entries of one stream to several flushers, in no order, and remember in
+//! Redis what is pending; a watermark needs order, and Redis may forget. So entries are read after the watermark, and
+//! what a dead flusher had in its hands is simply still there.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use quipu_counting::{Cell, NEVER};
+use redis::Value;
+use tokio_postgres::{Client, NoTls, Transaction};
+
+use super::ArchiveError;
+use super::change::Change;
+use super::migrations::migrate;
+use crate::external::External;
+use crate::groups::{self, GROUPS};
+use crate::masters::Links;
+
+/// How a flusher works.
+#[derive(Clone, Debug)]
+pub struct FlusherOptions {
+    /// Between two looks at streams in which nothing was.
+    pub interval: Duration,
+    /// The most entries of one transaction; each may tell many changes.
+    pub entries: usize,
+    /// Whether every change gets a row in `counter_delta_log`.
+    pub keeps_log: bool,
+    /// How long rows in `counter_idempotency` are kept.
+    pub id_window: Duration,
+}
+
+impl Default for FlusherOptions {
+    fn default() -> FlusherOptions {
+        FlusherOptions {
+            interval: Duration::from_secs(1),
+            entries: 500,
+            keeps_log: false,
+            id_window: Duration::from_secs(24 * 60 * 60),
+        }
+    }
+}
+
+/// Brings changes to PostgreSQL.
+pub struct Flusher {
+    external: Arc<External>,
+    links: Arc<Links>,
+    url: String,
+    options: FlusherOptions,
+    /// Events that were flushed by this one.
+    flushed: AtomicU64,
+}
+
+/// The watermark of a stream, if nobody is at it.
+const FREE: &str = "SELECT epoch, event_ms, event_sequence FROM counter_watermark
+    WHERE stream_group = $1 FOR UPDATE SKIP LOCKED";
+/// The same once nobody is.
+const ANY: &str = "SELECT epoch, event_ms, event_sequence FROM counter_watermark
+    WHERE stream_group = $1 FOR UPDATE";
+
+/// A place in a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    ms: i64,
+    sequence: i64,
+}
+
+impl Place {
+    fn of(id: &str) -> Option<Place> {
+        let (ms, sequence) = id.split_once('-')?;
+        Some(Place { ms: ms.parse().ok()?, sequence: sequence.parse().ok()? })
+    }
+
+    /// As one number, for people to compare: as much of the sequence as fits.
+    fn number(self) -> i64 {
+        self.ms << 20 | self.sequence.min((1 << 20) - 1)
+    }
+}
+
+impl Flusher {
+    /// A flusher of these counters. The tables are brought up to date.
+    pub async fn open(
+        external: Arc<External>,
+        url: &str,
+        options: FlusherOptions,
+    ) -> Result<Flusher, ArchiveError> {
+        let flusher = Flusher {
+            links: external.links(),
+            external,
+            url: url.to_owned(),
+            options,
+            flushed: AtomicU64::new(0),
+        };
+        migrate(&mut flusher.connect().await?).await?;
+        Ok(flusher)
+    }
+
+    async fn connect(&self) -> Result<Client, ArchiveError> {
+        let (client, connection) = tokio_postgres::connect(&self.url, NoTls).await?;
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "the connection to PostgreSQL ended");
+            }
+        });
+        Ok(client)
+    }
+
+    /// How many events this one has flushed.
+    pub fn flushed(&self) -> u64 {
+        self.flushed.load(Ordering::Relaxed)
+    }
+
+    /// Flushes until it is stopped. What fails is tried again.
+    pub async fn run(&self) {
+        let mut client = None;
+        loop {
+            match self.turn(&mut client).await {
+                Ok(0) => {}
+                Ok(_) => continue,
+                Err(error) => {
+                    tracing::warn!(%error, "changes cannot be flushed");
+                    client = None;
+                }
+            }
+            tokio::time::sleep(self.options.interval).await;
+        }
+    }
+
+    async fn turn(&self, client: &mut Option<Client>) -> Result<u64, ArchiveError> {
+        if client.is_none() {
+            *client = Some(self.connect().await?);
+        }
+        match client {
+            Some(client) => self.flush(client, FREE).await,
+            None => Ok(0),
+        }
+    }
+
+    /// One transaction for every stream. Returns how many events that were.
+    async fn flush(&self, client: &mut Client, watermark: &str) -> Result<u64, ArchiveError> {
+        let mut events = 0;
+        for group in 0..GROUPS {
+            events += self.flush_group(client, group, watermark).await?;
+        }
+        Ok(events)
+    }
+
+    /// Flushes everything that is there now, also what others are at.
+    pub async fn flush_all(&self) -> Result<(), ArchiveError> {
+        let mut client = self.connect().await?;
+        while self.flush(&mut client, ANY).await? > 0 {}
+        Ok(())
+    }
+
+    /// How long ago the oldest change was that is not in the tables yet, by Redis's clock; 0 if all are.
+    pub async fn lag_ms(&self, now_ms: u64) -> Result<u64, ArchiveError> {
+        let all = "SELECT stream_group, event_ms, event_sequence FROM counter_watermark";
+        let mut lag_ms = 0;
+        for row in self.connect().await?.query(all, &[]).await? {
+            let group = u16::try_from(row.get::<_, i32>(0)).unwrap_or(GROUPS);
+            let from = Place { ms: row.get(1), sequence: row.get(2) };
+            if group < GROUPS
+                && let Some((first, _)) = self.read(group, from, 1).await?
+            {
+                lag_ms = now_ms.saturating_sub(first.ms as u64).max(lag_ms);
+            }
+        }
+        Ok(lag_ms)
+    }
+
+    /// Forgets ids that are over, some at a time. Returns how many those were.
+    pub async fn purge(&self) -> Result<u64, ArchiveError> {
+        let window_ms = self.options.id_window.as_millis() as f64;
+        let purge = "DELETE FROM counter_idempotency WHERE id IN (
+            SELECT id FROM counter_idempotency
+            WHERE created_at < now() - $1 * interval '1 millisecond' ORDER BY created_at LIMIT 10000)";
+        Ok(self.connect().await?.execute(purge, &[&window_ms]).await?)
+    }
+
+    async fn flush_group(
+        &self,
+        client: &mut Client,
+        group: u16,
+        watermark: &str,
+    ) -> Result<u64, ArchiveError> {
+        let rows = client.transaction().await?;
+        let number = i32::from(group);
+        // Somebody else is at it.
+        let Some(row) = rows.query_opt(watermark, &[&number]).await? else { return Ok(0) };
+        let (epoch, from): (String, _) = (row.get(0), Place { ms: row.get(1), sequence: row.get(2) });
+        if !epoch.is_empty() && epoch != self.external.epoch() {
+            let ours = self.external.epoch();
+            return Err(ArchiveError::Unfit(format!(
+                "the tables have group {group} of epoch {epoch}, and Redis has epoch {ours}"
+            )));
+        }
+        let Some((to, changes)) = self.read(group, from, self.options.entries).await? else { return Ok(0) };
+        self.write(&rows, to, &changes).await?;
+        let moved = "UPDATE counter_watermark SET epoch = $2, event_ms = $3, event_sequence = $4,
+            events = events + $5, updated_at = now() WHERE stream_group = $1";
+        let events = changes.len() as u64;
+        let count = events as i64;
+        rows.execute(moved, &[&number, &self.external.epoch(), &to.ms, &to.sequence, &count]).await?;
+        rows.commit().await?;
+        self.flushed.fetch_add(events, Ordering::Relaxed);
+        // What is in the tables may go. Should that fail, the next one does it.
+        let mut trim = redis::cmd("XTRIM");
+        trim.arg(groups::stream(group)).arg("MINID").arg(format!("{}-{}", to.ms, to.sequence + 1));
+        if let Some(address) = self.external.master_of(group) {
+            self.links.ask(&address, &trim).await?;
+        }
+        Ok(events)
+    }
+
+    /// The changes after a place, and up to where they are.
+    async fn read(
+        &self,
+        group: u16,
+        from: Place,
+        entries: usize,
+    ) -> Result<Option<(Place, Vec<Change>)>, ArchiveError> {
+        let Some(address) = self.external.master_of(group) else { return Ok(None) };
+        let mut range = redis::cmd("XRANGE");
+        range.arg(groups::stream(group)).arg(format!("({}-{}", from.ms, from.sequence)).arg("+");
+        range.arg("COUNT").arg(entries);
+        let answer = match self.links.ask(&address, &range).await {
+            // While its slot moves, there is nothing to be had.
+            Err(error) if matches!(error.code(), Some("MOVED" | "ASK" | "TRYAGAIN")) => return Ok(None),
+            answer => answer?,
+        };
+        type Entry = (String, Vec<(Vec<u8>, Value)>);
+        let entries: Vec<Entry> = redis::from_redis_value(answer).map_err(redis::RedisError::from)?;
+        let malformed = |id: &str| ArchiveError::Unfit(format!("entry {id} of group {group} is malformed"));
+        let mut changes = Vec::new();
+        let mut to = None;
+        for (id, fields) in entries {
+            to = Some(Place::of(&id).ok_or_else(|| malformed(&id))?);
+            for (key, told) in fields {
+                let change = match &told {
+                    Value::BulkString(told) => Change::of(&key, told),
+                    _ => None,
+                };
+                changes.push(change.ok_or_else(|| malformed(&id))?);
+            }
+        }
+        Ok(to.map(|to| (to, changes)))
+    }
+
+    async fn write(&self, rows: &Transaction<'_>, to: Place, changes: &[Change]) -> Result<(), ArchiveError> {
+        // Of each counter only the last state matters.
+        let last: HashMap<&[u8], &Change> = changes.iter().map(|change| (&change.key[..], change)).collect();
+        let there: Vec<(&[u8], &Cell)> = last
+            .iter()
+            .filter(|(_, change)| !change.has_ended)
+            .map(|(key, change)| (*key, &change.cell))
+            .collect();
+        let gone: Vec<&[u8]> =
+            last.iter().filter(|(_, change)| change.has_ended).map(|(key, _)| *key).collect();
+        let keys: Vec<&[u8]> = there.iter().map(|(key, _)| *key).collect();
+        let of =
+            |number: fn(&Cell) -> i64| -> Vec<i64> { there.iter().map(|(_, cell)| number(cell)).collect() };
+        let (values, versions, births) =
+            (of(|cell| cell.value), of(|cell| cell.version as i64), of(|cell| cell.birth as i64));
+        let updated: Vec<f64> = there.iter().map(|(_, cell)| cell.updated_at_ms as f64 / 1000.0).collect();
+        let expires: Vec<Option<String>> = there
+            .iter()
+            .map(|(_, cell)| (cell.expires_at_ms != NEVER).then(|| cell.expires_at_ms.to_string()))
+            .collect();
+        let kinds: Vec<String> = keys.iter().map(|key| business(key)).collect();
+        let meta = "INSERT INTO counter_meta (counter_key, biz_type)
+            SELECT * FROM unnest($1::bytea[], $2::text[])
+            ON CONFLICT (counter_key) DO UPDATE SET status = 1, updated_at = now() WHERE counter_meta.status <> 1";
+        rows.execute(meta, &[&keys, &kinds]).await?;
+        let shards = "INSERT INTO counter_shard_snapshot
+                (counter_key, shard_id, value, version, birth, updated_at, expires_at_ms)
+            SELECT key, 0, value, version, birth, to_timestamp(updated), expires::numeric
+            FROM unnest($1::bytea[], $2::bigint[], $3::bigint[], $4::bigint[], $5::float8[], $6::text[])
+                AS given (key, value, version, birth, updated, expires)
+            ON CONFLICT (counter_key, shard_id) DO UPDATE SET value = excluded.value, version = excluded.version,
+                birth = excluded.birth, updated_at = excluded.updated_at, expires_at_ms = excluded.expires_at_ms";
+        rows.execute(shards, &[&keys, &values, &versions, &births, &updated, &expires]).await?;
+        let totals =
+            "INSERT INTO counter_total_snapshot (counter_key, total_value, watermark_event_id, updated_at)
+            SELECT key, value, $3::bigint, now() FROM unnest($1::bytea[], $2::bigint[]) AS given (key, value)
+            ON CONFLICT (counter_key) DO UPDATE SET total_value = excluded.total_value,
+                watermark_event_id = excluded.watermark_event_id, updated_at = excluded.updated_at";
+        rows.execute(totals, &[&keys, &values, &to.number()]).await?;
+        if !gone.is_empty() {
+            for statement in [
+                "DELETE FROM counter_shard_snapshot WHERE counter_key = ANY($1)",
+                "DELETE FROM counter_total_snapshot WHERE counter_key = ANY($1)",
+                "UPDATE counter_meta SET status = 0, updated_at = now() WHERE counter_key = ANY($1)",
+            ] {
+                rows.execute(statement, &[&gone]).await?;
+            }
+        }
+        self.write_requests(rows, changes).await
+    }
+
+    /// What was asked under ids, and, if wanted, every change.
+    async fn write_requests(&self, rows: &Transaction<'_>, changes: &[Change]) -> Result<(), ArchiveError> {
+        let asked: HashMap<_, _> = changes
+            .iter()
+            .filter_map(|change| {
+                let request = change.request.as_ref()?;
+                Some((
+                    (&change.key[..], &request.id[..], i64::from(request.index)),
+                    (change, request.fingerprint),
+                ))
+            })
+            .collect();
+        if !asked.is_empty() {
+            let asked: Vec<_> = asked.into_iter().collect();
+            let keys: Vec<&[u8]> = asked.iter().map(|((key, _, _), _)| *key).collect();
+            let ids: Vec<&[u8]> = asked.iter().map(|((_, id, _), _)| *id).collect();
+            let indexes: Vec<i64> = asked.iter().map(|((_, _, index), _)| *index).collect();
+            let prints: Vec<String> = asked.iter().map(|(_, (_, print))| print.to_string()).collect();
+            let deltas: Vec<String> =
+                asked.iter().map(|(_, (change, _))| change.difference.to_string()).collect();
+            let values: Vec<i64> = asked.iter().map(|(_, (change, _))| change.cell.value).collect();
+            let versions: Vec<i64> =
+                asked.iter().map(|(_, (change, _))| change.cell.version as i64).collect();
+            let births: Vec<i64> = asked.iter().map(|(_, (change, _))| change.cell.birth as i64).collect();
+            let insert = "INSERT INTO counter_idempotency
+                    (counter_key, request_id, request_index, fingerprint, delta, value, version, birth, created_at)
+                SELECT key, id, place, print::numeric, delta::numeric, value, version, birth, now()
+                FROM unnest($1::bytea[], $2::bytea[], $3::bigint[], $4::text[], $5::text[], $6::bigint[],
+                    $7::bigint[], $8::bigint[]) AS given (key, id, place, print, delta, value, version, birth)
+                ON CONFLICT (counter_key, request_id, request_index) DO UPDATE SET
+                    fingerprint = excluded.fingerprint, delta = excluded.delta, value = excluded.value,
+                    version = excluded.version, birth = excluded.birth, created_at = excluded.created_at";
+            rows.execute(insert, &[&keys, &ids, &indexes, &prints, &deltas, &values, &versions, &births])
+                .await?;
+        }
+        if self.options.keeps_log {
+            let keys: Vec<&[u8]> = changes.iter().map(|change| &change.key[..]).collect();
+            let deltas: Vec<String> = changes.iter().map(|change| change.difference.to_string()).collect();
+            let ids: Vec<Option<&[u8]>> =
+                changes.iter().map(|change| change.request.as_ref().map(|asked| &asked.id[..])).collect();
+            let times: Vec<f64> =
+                changes.iter().map(|change| change.cell.updated_at_ms as f64 / 1000.0).collect();
+            let log = "INSERT INTO counter_delta_log (counter_key, shard_id, delta, request_id, event_time)
+                SELECT key, 0, delta::numeric, id, to_timestamp(happened)
+                FROM unnest($1::bytea[], $2::text[], $3::bytea[], $4::float8[]) AS given (key, delta, id, happened)";
+            rows.execute(log, &[&keys, &deltas, &ids, &times]).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The business that a key of the recommended form, `counter:{biz}:{entity}:...`, names.
+fn business(key: &[u8]) -> String {
+    let mut parts = key.splitn(3, |byte| *byte == b':');
+    match (parts.next(), parts.next()) {
+        (Some(b"counter"), Some(business)) => String::from_utf8_lossy(business).replace('\0', ""),
+        _ => String::new(),
+    }
+}

@@ -1,0 +1,109 @@
+//! The tables. Each migration runs once, in order, and all under a lock, so that nodes may start together.
+
+use tokio_postgres::Client;
+
+use super::ArchiveError;
+
+/// Of the lock: any number that nobody else uses.
+const LOCK: i64 = 0x71_75_69_70_75;
+
+/// Numbered from 1. What has been released never changes: add at the end.
+const MIGRATIONS: &[&str] = &[
+    // Keys and ids are bytes, as everywhere in quipu: a literal such as 'likes' compares with them.
+    "
+    CREATE TABLE counter_meta (
+        id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        counter_key BYTEA NOT NULL CHECK (octet_length(counter_key) BETWEEN 1 AND 512),
+        biz_type TEXT NOT NULL DEFAULT '',
+        consistency_mode SMALLINT NOT NULL DEFAULT 1,   -- 0 eventual, 1 strong
+        shard_count INT NOT NULL DEFAULT 1,
+        status SMALLINT NOT NULL DEFAULT 1,             -- 0 gone, 1 there
+        created_at TIMESTAMPTZ NOT NULL DEFAULT now(),
+        updated_at TIMESTAMPTZ NOT NULL DEFAULT now(),
+        CONSTRAINT uk_counter_key UNIQUE (counter_key)
+    );
+    CREATE TABLE counter_shard_snapshot (
+        id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        counter_key BYTEA NOT NULL,
+        shard_id INT NOT NULL,
+        value BIGINT NOT NULL,
+        version BIGINT NOT NULL,
+        birth BIGINT NOT NULL,
+        expires_at_ms NUMERIC(20),                      -- none: never
+        updated_at TIMESTAMPTZ NOT NULL,
+        CONSTRAINT uk_counter_shard UNIQUE (counter_key, shard_id)
+    );
+    CREATE TABLE counter_total_snapshot (
+        id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        counter_key BYTEA NOT NULL,
+        total_value BIGINT NOT NULL,
+        watermark_event_id BIGINT NOT NULL,
+        updated_at TIMESTAMPTZ NOT NULL,
+        CONSTRAINT uk_counter_total UNIQUE (counter_key)
+    );
+    CREATE TABLE counter_idempotency (
+        id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        counter_key BYTEA NOT NULL,
+        request_id BYTEA NOT NULL CHECK (octet_length(request_id) BETWEEN 1 AND 255),
+        request_index BIGINT NOT NULL,
+        fingerprint NUMERIC(20) NOT NULL,
+        delta NUMERIC(20) NOT NULL,
+        value BIGINT NOT NULL,
+        version BIGINT NOT NULL,
+        birth BIGINT NOT NULL,
+        created_at TIMESTAMPTZ NOT NULL,
+        CONSTRAINT uk_counter_req UNIQUE (counter_key, request_id, request_index)
+    );
+    CREATE INDEX idx_created_at ON counter_idempotency (created_at);
+    CREATE TABLE counter_delta_log (
+        id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        counter_key BYTEA NOT NULL,
+        shard_id INT NOT NULL,
+        delta NUMERIC(20) NOT NULL,
+        request_id BYTEA,
+        event_time TIMESTAMPTZ NOT NULL,
+        created_at TIMESTAMPTZ NOT NULL DEFAULT now()
+    );
+    CREATE INDEX idx_counter_time ON counter_delta_log (counter_key, event_time);
+    CREATE INDEX idx_shard_time ON counter_delta_log (counter_key, shard_id, event_time);
+    -- Up to where each stream is in the tables, of which epoch.
+    CREATE TABLE counter_watermark (
+        stream_group INT PRIMARY KEY,
+        epoch TEXT NOT NULL DEFAULT '',
+        event_ms BIGINT NOT NULL DEFAULT 0,
+        event_sequence BIGINT NOT NULL DEFAULT 0,
+        events BIGINT NOT NULL DEFAULT 0,
+        updated_at TIMESTAMPTZ NOT NULL DEFAULT now()
+    );
+    INSERT INTO counter_watermark (stream_group) SELECT generate_series(0, 63);
+    ",
+];
+
+/// Brings the tables up to date. Returns how many migrations that took.
+pub async fn migrate(client: &mut Client) -> Result<usize, ArchiveError> {
+    let steps = client.transaction().await?;
+    steps.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
+    steps
+        .batch_execute(
+            "CREATE TABLE IF NOT EXISTS quipu_migrations (
+                number INT PRIMARY KEY,
+                applied_at TIMESTAMPTZ NOT NULL DEFAULT now()
+            )",
+        )
+        .await?;
+    let newest: i32 =
+        steps.query_one("SELECT coalesce(max(number), 0) FROM quipu_migrations", &[]).await?.get(0);
+    let done = usize::try_from(newest).unwrap_or(0);
+    if done > MIGRATIONS.len() {
+        return Err(ArchiveError::Unfit(format!(
+            "the tables are those of a newer version: migration {done}, and this one knows {}",
+            MIGRATIONS.len()
+        )));
+    }
+    for (number, migration) in (1i32..).zip(MIGRATIONS).skip(done) {
+        steps.batch_execute(migration).await?;
+        steps.execute("INSERT INTO quipu_migrations (number) VALUES ($1)", &[&number]).await?;
+    }
+    steps.commit().await?;
+    Ok(MIGRATIONS.len() - done)
+}

@@ -1,0 +1,410 @@
+//! What the function in Redis is asked for some units of a group, and what it answers: see the head of `library.lua`.
+
+use std::collections::HashMap;
+
+use quipu_counting::identity::{group_fingerprint, request_fingerprint};
+use quipu_counting::{
+    Action, Batch, Cell, Condition, ExpireWhen, Expiry, Group, GroupKind, Limits, NEVER, Outcome, Policies,
+    Refusal, Remembered, Reply, Set,
+};
+use redis::{Cmd, Value};
+
+use crate::groups;
+use crate::units::{Unit, guarded_until};
+
+/// The function and its library. A library that does other things has another name.
+pub(crate) const FUNCTION: &str = "quipu_1";
+/// Its source.
+pub(crate) const LIBRARY: &str = include_str!("library.lua");
+
+/// What holds for all requests of a call.
+pub(crate) struct Terms<'a> {
+    pub(crate) group: u16,
+    pub(crate) epoch: &'a str,
+    pub(crate) time_ms: u64,
+    pub(crate) id_window_ms: u64,
+    pub(crate) policies: &'a Policies,
+}
+
+/// What Redis answered.
+pub(crate) enum Answered {
+    /// The replies of each unit.
+    Replies(Vec<Vec<Reply>>),
+    /// Nothing was done: this epoch is there instead, or none.
+    Lost(String),
+}
+
+/// The command for some units of one group.
+pub(crate) fn command(terms: &Terms<'_>, units: &[Unit]) -> Cmd {
+    let mut asking = Asking { terms, cells: HashMap::new(), ids: HashMap::new(), keys: Keys::default() };
+    for unit in units {
+        unit.range().for_each(|index| asking.note_keys(unit.batch(), index));
+    }
+    let mut arguments = asking.head();
+    for unit in units {
+        asking.put_range(&mut arguments, unit.batch(), unit.range(), unit.groups());
+    }
+    let Keys { cells, ids } = asking.keys;
+    let mut command = Cmd::new();
+    command.arg("FCALL").arg(FUNCTION).arg(2 + cells.len() + ids.len());
+    command.arg(groups::marker(terms.group)).arg(groups::stream(terms.group));
+    cells.iter().for_each(|(name, _)| _ = command.arg(&name[..]));
+    ids.iter().for_each(|name| _ = command.arg(&name[..]));
+    arguments.iter().for_each(|argument| _ = command.arg(&argument[..]));
+    command
+}
+
+#[derive(Default)]
+struct Keys {
+    cells: Vec<(Vec<u8>, Limits)>,
+    ids: Vec<Vec<u8>>,
+}
+
+struct Asking<'a> {
+    terms: &'a Terms<'a>,
+    /// Where each key of the call stands among the cells, and each id among the ids.
+    cells: HashMap<Vec<u8>, usize>,
+    ids: HashMap<Vec<u8>, usize>,
+    keys: Keys,
+}
+
+type Arguments = Vec<Vec<u8>>;
+
+fn put(arguments: &mut Arguments, argument: impl ToString) {
+    arguments.push(argument.to_string().into_bytes());
+}
+
+impl Asking<'_> {
+    fn note_keys(&mut self, batch: &Batch, index: usize) {
+        let key = batch.key(index);
+        if !self.cells.contains_key(key) {
+            self.cells.insert(key.to_vec(), self.keys.cells.len());
+            let limits = self.terms.policies.limits(key);
+            self.keys.cells.push((groups::cell(self.terms.group, key), limits));
+        }
+        if let Some(name) = self.id_name(batch, index)
+            && !self.ids.contains_key(&name)
+        {
+            self.ids.insert(name.clone(), self.keys.ids.len());
+            self.keys.ids.push(name);
+        }
+    }
+
+    fn id_name(&self, batch: &Batch, index: usize) -> Option<Vec<u8>> {
+        let id = batch.requests[index].id?;
+        Some(groups::id(self.terms.group, batch.key(index), id.index, batch.bytes(id.span)))
+    }
+
+    fn head(&self) -> Arguments {
+        let terms = self.terms;
+        let mut arguments = Arguments::new();
+        put(&mut arguments, terms.epoch);
+        put(&mut arguments, terms.time_ms);
+        put(&mut arguments, terms.id_window_ms);
+        put(&mut arguments, self.keys.cells.len());
+        let mut known: Vec<Limits> = Vec::new();
+        let mut number = |limits: &Limits| {
+            if *limits == Limits::NONE {
+                return 0;
+            }
+            let place = known.iter().position(|other| other == limits).unwrap_or_else(|| {
+                known.push(*limits);
+                known.len() - 1
+            });
+            place + 1
+        };
+        let numbers: Vec<usize> = self.keys.cells.iter().map(|(_, limits)| number(limits)).collect();
+        put(&mut arguments, known.len());
+        for limits in &known {
+            put(&mut arguments, limits.floor);
+            put(&mut arguments, limits.ceiling);
+            put(&mut arguments, u8::from(limits.saturate));
+            match limits.ttl_ms {
+                0 => put(&mut arguments, 'n'),
+                ttl_ms => put(&mut arguments, self.deadline(ttl_ms)),
+            }
+            put(&mut arguments, u8::from(limits.disabled));
+        }
+        if !known.is_empty() {
+            numbers.into_iter().for_each(|number| put(&mut arguments, number));
+        }
+        arguments
+    }
+
+    /// As counting reckons it.
+    fn deadline(&self, ms: u64) -> u64 {
+        self.terms.time_ms.saturating_add(ms).min(NEVER - 1)
+    }
+
+    fn put_range(
+        &self,
+        arguments: &mut Arguments,
+        batch: &Batch,
+        range: std::ops::Range<usize>,
+        mut groups: &[Group],
+    ) {
+        let mut index = range.start;
+        while index < range.end {
+            let Some((group, others)) = groups.split_first().filter(|(group, _)| group.start == index) else {
+                self.put_request(arguments, batch, index, request_print(batch, index));
+                index += 1;
+                continue;
+            };
+            groups = others;
+            match group.kind {
+                GroupKind::Guard { .. } => {
+                    let guarded = group.end..guarded_until(batch, group);
+                    put(arguments, 'w');
+                    put(arguments, group.end - group.start);
+                    put(arguments, guarded.len());
+                    let length = arguments.len();
+                    arguments.push(Vec::new());
+                    for check in group.start..group.end {
+                        self.put_request(arguments, batch, check, request_print(batch, check));
+                    }
+                    let from = arguments.len();
+                    let inner = groups.iter().take_while(|group| group.start < guarded.end).count();
+                    self.put_range(arguments, batch, guarded.clone(), &groups[..inner]);
+                    groups = &groups[inner..];
+                    arguments[length] = (arguments.len() - from).to_string().into_bytes();
+                    index = guarded.end;
+                }
+                GroupKind::Atomic | GroupKind::Session { .. } => {
+                    put(arguments, 'g');
+                    put(arguments, group.end - group.start);
+                    for item in group.start..group.end {
+                        self.put_request(arguments, batch, item, print_in(batch, group, item));
+                    }
+                    index = group.end;
+                }
+            }
+        }
+    }
+
+    fn put_request(&self, arguments: &mut Arguments, batch: &Batch, index: usize, print: u64) {
+        // The function counts keys from 1, and the first two are marker and stream.
+        let cell = self.cells.get(batch.key(index)).map_or(0, |place| place + 3);
+        let id = self.id_name(batch, index).and_then(|name| self.ids.get(&name));
+        let action = &batch.requests[index].action;
+        let is_plain = matches!(action, Action::Add(add) if *add == quipu_counting::Add::plain(add.delta));
+        put(
+            arguments,
+            match action {
+                Action::Check(_) => 'c',
+                Action::Add(_) if is_plain => 'a',
+                Action::Add(_) => 'A',
+                Action::Set(_) | Action::Overwrite(_) => 's',
+                Action::Reset(_) => 'z',
+                Action::Delete(_) => 'd',
+                Action::Expire(_) => 'e',
+                // Others are refused before.
+                _ => 'r',
+            },
+        );
+        put(arguments, cell);
+        match id {
+            Some(place) => {
+                put(arguments, place + 3 + self.keys.cells.len());
+                put(arguments, print);
+            }
+            None => put(arguments, 0),
+        }
+        match action {
+            Action::Check(condition) | Action::Reset(condition) | Action::Delete(condition) => {
+                put_condition(arguments, *condition);
+            }
+            Action::Add(add) => {
+                put(arguments, add.delta);
+                if !is_plain {
+                    put(arguments, add.min);
+                    put(arguments, add.max);
+                    put(arguments, u8::from(add.saturate));
+                    self.put_expiry(arguments, add.expiry);
+                    put_condition(arguments, add.condition);
+                }
+            }
+            Action::Set(Set { value, expiry, condition })
+            | Action::Overwrite(Set { value, expiry, condition }) => {
+                put(arguments, value);
+                self.put_expiry(arguments, *expiry);
+                put_condition(arguments, *condition);
+            }
+            Action::Expire(expire) => {
+                self.put_expiry(arguments, expire.expiry);
+                let when = ExpireWhen::ALL.iter().position(|when| *when == expire.when);
+                put(arguments, when.unwrap_or(0));
+            }
+            _ => {}
+        }
+    }
+
+    fn put_expiry(&self, arguments: &mut Arguments, expiry: Expiry) {
+        let (kind, time) = match expiry {
+            Expiry::Keep => ('k', None),
+            Expiry::Clear => ('c', None),
+            Expiry::In(ms) => ('a', Some(self.deadline(ms))),
+            Expiry::At(ms) => ('a', Some(ms.min(NEVER - 1))),
+            Expiry::InIfNone(ms) => ('i', Some(self.deadline(ms))),
+            Expiry::AtIfNone(ms) => ('i', Some(ms.min(NEVER - 1))),
+        };
+        put(arguments, kind);
+        time.into_iter().for_each(|time| put(arguments, time));
+    }
+}
+
+fn put_condition(arguments: &mut Arguments, condition: Condition) {
+    match condition {
+        Condition::Always => put(arguments, 'y'),
+        Condition::Exists => put(arguments, 'x'),
+        Condition::Absent => put(arguments, 'n'),
+        Condition::Version(version) => {
+            put(arguments, 'v');
+            put(arguments, version);
+        }
+        Condition::Tag { birth, version } => {
+            put(arguments, 't');
+            put(arguments, birth);
+            put(arguments, version);
+        }
+    }
+}
+
+fn request_print(batch: &Batch, index: usize) -> u64 {
+    batch.requests[index].id.map_or(0, |_| request_fingerprint(batch, index))
+}
+
+/// The first item of an all-or-none group speaks for the whole group.
+fn print_in(batch: &Batch, group: &Group, index: usize) -> u64 {
+    match batch.requests[index].id {
+        Some(_) if index == group.start => group_fingerprint(batch, group),
+        _ => request_print(batch, index),
+    }
+}
+
+/// What is said about one request.
+enum Line {
+    Decided(Reply),
+    Known(Remembered),
+    OfKnownGroup,
+    Unguarded,
+}
+
+/// What Redis's answer says about these units; nothing if it is not one of the function's.
+pub(crate) fn answered(answer: &Value, units: &[Unit]) -> Option<Answered> {
+    let Value::Array(lines) = answer else { return None };
+    let (first, lines) = lines.split_first()?;
+    match text(first)? {
+        "ok" => {}
+        "lost" => return Some(Answered::Lost(text(lines.first()?)?.to_owned())),
+        _ => return None,
+    }
+    let mut lines = lines.iter().map(|line| text(line).and_then(line_of));
+    let mut replies = Vec::with_capacity(units.len());
+    for unit in units {
+        let of_unit: Option<Vec<Line>> = lines.by_ref().take(unit.range().len()).collect();
+        replies.push(unit_replies(unit, of_unit?)?);
+    }
+    lines.next().is_none().then_some(Answered::Replies(replies))
+}
+
+fn unit_replies(unit: &Unit, lines: Vec<Line>) -> Option<Vec<Reply>> {
+    let (batch, range) = (unit.batch(), unit.range());
+    if lines.len() != range.len() {
+        return None;
+    }
+    let atomics = unit.groups().iter().filter(|group| matches!(group.kind, GroupKind::Atomic));
+    // Of a group that was decided before, or that shares counters with one that was.
+    let known_in = |group: &Group| {
+        lines[group.start - range.start..group.end - range.start].iter().find_map(|line| match line {
+            Line::Known(known) => Some(*known),
+            _ => None,
+        })
+    };
+    let first_known: HashMap<usize, (&Group, Remembered)> = atomics
+        .filter_map(|group| Some((group, known_in(group)?)))
+        .flat_map(|(group, known)| (group.start..group.end).map(move |index| (index, (group, known))))
+        .collect();
+    let is_same = |group: &Group| match &lines[group.start - range.start] {
+        Line::Known(first) => first.fingerprint == print_in(batch, group, group.start),
+        _ => false,
+    };
+    let reply = |(line, index): (&Line, usize)| match (line, first_known.get(&index)) {
+        (Line::Known(known), Some((group, _))) if is_same(group) => {
+            Some(known.answer(print_in(batch, group, index)))
+        }
+        (Line::Known(_) | Line::OfKnownGroup, Some((_, any))) => Some(any.answer(!any.fingerprint)),
+        (Line::Known(known), None) => Some(known.answer(request_print(batch, index))),
+        (Line::OfKnownGroup, None) => None,
+        (Line::Unguarded, _) => Some(Reply { refusal: Some(Refusal::GroupAborted), ..Reply::state(None) }),
+        (Line::Decided(reply), _) => Some(reply.clone()),
+    };
+    lines.iter().zip(range.clone()).map(reply).collect()
+}
+
+fn text(value: &Value) -> Option<&str> {
+    match value {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        Value::SimpleString(text) => Some(text),
+        _ => None,
+    }
+}
+
+fn line_of(line: &str) -> Option<Line> {
+    let rest = line.get(1..)?;
+    let mut fields = rest.split(' ');
+    Some(match line.as_bytes().first()? {
+        b'!' => {
+            let refusal = refusal_of(fields.next()?)?;
+            let (existed, exists) = (fields.next()? == "1", fields.next()? == "1");
+            let previous = number(fields.next())?;
+            let cell = cell_of(&mut fields)?;
+            let applied = cell.value.saturating_sub(previous);
+            Line::Decided(Reply { refusal, existed, exists, previous, applied, cell, ..Reply::state(None) })
+        }
+        b'=' => {
+            let (fingerprint, at_ms) = (number(fields.next())?, number(fields.next())?);
+            let outcome = Outcome {
+                refusal: refusal_of(fields.next()?)?,
+                existed: fields.next()? == "1",
+                exists: fields.next()? == "1",
+                value: number(fields.next())?,
+                previous: number(fields.next())?,
+                version: number(fields.next())?,
+                birth: number(fields.next())?,
+            };
+            Line::Known(Remembered { identity: 0, fingerprint, at_ms, outcome })
+        }
+        b'?' => Line::OfKnownGroup,
+        b'-' => Line::Unguarded,
+        _ => return None,
+    })
+}
+
+fn number<N: std::str::FromStr>(field: Option<&str>) -> Option<N> {
+    field?.parse().ok()
+}
+
+fn refusal_of(field: &str) -> Option<Option<Refusal>> {
+    match field.parse().ok()? {
+        0 => Some(None),
+        number => Refusal::from_number(number).map(Some),
+    }
+}
+
+fn cell_of<'a>(fields: &mut impl Iterator<Item = &'a str>) -> Option<Cell> {
+    Some(Cell {
+        value: number(fields.next())?,
+        version: number(fields.next())?,
+        updated_at_ms: number(fields.next())?,
+        birth: number(fields.next())?,
+        expires_at_ms: match fields.next()? {
+            "n" => NEVER,
+            time => time.parse().ok()?,
+        },
+    })
+}
+
+/// A cell as it lies in Redis.
+pub(crate) fn stored_cell(text: &str) -> Option<Cell> {
+    cell_of(&mut text.split(' '))
+}

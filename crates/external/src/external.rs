@@ -1,0 +1,382 @@
+//! Counters in Redis, as the fronts see them.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use quipu_counting::policy::POLICIES_MAX;
+use quipu_counting::service::{Finished, ScanPage};
+use quipu_counting::{
+    Aggregate, Batch, Counters, Execution, HotKeys, ListPage, Listing, Policies, Policy, Unavailable,
+};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use redis::{ErrorKind, RedisError};
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
+
+use crate::breaker::BreakerSettings;
+use crate::groups::{self, GROUPS, POLICIES};
+use crate::lanes::Lanes;
+use crate::masters::{Links, Map};
+use crate::policies::{self, PoliciesError};
+use crate::retry::BudgetSettings;
+use crate::units::{split, unsupported};
+use crate::walks::Walk;
+
+/// How often policies and masters are looked at.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// The consumer group of the streams of changes.
+const FLUSHERS: &str = "quipu";
+
+/// How Redis is used.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How long request ids are remembered.
+    pub id_window_ms: u64,
+    /// How long one attempt may last.
+    pub timeout: Duration,
+    /// How long something is tried before it is given up.
+    pub patience: Duration,
+    /// The most requests that wait or are under way; more are refused.
+    pub queue: usize,
+    /// When a master is left alone.
+    pub breaker: BreakerSettings,
+    /// How many retries there may be.
+    pub budget: BudgetSettings,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            id_window_ms: 24 * 60 * 60 * 1000,
+            timeout: Duration::from_secs(1),
+            patience: Duration::from_secs(8),
+            queue: 65_536,
+            breaker: BreakerSettings::default(),
+            budget: BudgetSettings::default(),
+        }
+    }
+}
+
+/// Why counters in Redis cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// It cannot be reached, or refuses what is needed.
+    #[error("Redis: {0}")]
+    Redis(#[from] RedisError),
+    /// Some of what was there is missing.
+    #[error("{0}")]
+    Lost(String),
+}
+
+impl From<PoliciesError> for OpenError {
+    fn from(error: PoliciesError) -> OpenError {
+        match error {
+            PoliciesError::Redis(error) => OpenError::Redis(error),
+            other => OpenError::Lost(other.to_string()),
+        }
+    }
+}
+
+/// Counters in Redis or Valkey.
+pub struct External {
+    lanes: Arc<Lanes>,
+    /// For what is not a call: a long walk must not fail others.
+    links: Arc<Links>,
+    /// The version of the policies that hold.
+    version: Mutex<u64>,
+    handle: Handle,
+    keeper: Mutex<Option<AbortHandle>>,
+}
+
+impl External {
+    /// Opens the counters that lie there, or begins with none. `url` names a server, or several of a cluster with commas in
+    /// between.
+    pub async fn open(url: &str, options: Options) -> Result<Arc<External>, OpenError> {
+        let links = Arc::new(Links::new(url, options.timeout)?);
+        let map = links.map(&[]).await?;
+        for address in map.masters() {
+            links.load(&address).await?;
+        }
+        let epoch = found_epoch(&links, &map).await?;
+        let lanes = Lanes::new(options.clone(), Links::new(url, options.timeout)?, epoch, map);
+        let external = Arc::new(External {
+            lanes: Arc::new(lanes),
+            links,
+            version: Mutex::new(0),
+            handle: Handle::current(),
+            keeper: Mutex::new(None),
+        });
+        external.look_at_policies().await?;
+        let kept = Arc::downgrade(&external);
+        let keeper = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(LOOK_INTERVAL).await;
+                let Some(external) = kept.upgrade() else { return };
+                external.lanes.find_masters().await;
+                if let Err(error) = external.look_at_policies().await {
+                    tracing::warn!(%error, "policies cannot be looked at");
+                }
+            }
+        });
+        *external.keeper.lock() = Some(keeper.abort_handle());
+        Ok(external)
+    }
+
+    /// The epoch of the counters. Redis has lost what does not name it.
+    pub fn epoch(&self) -> &str {
+        &self.lanes.epoch
+    }
+
+    /// Connections for what is not a call.
+    pub(crate) fn links(&self) -> Arc<Links> {
+        Arc::clone(&self.links)
+    }
+
+    /// Where a group is now.
+    pub(crate) fn master_of(&self, group: u16) -> Option<String> {
+        self.lanes.map().of_group(group).map(str::to_owned)
+    }
+
+    async fn look_at_policies(&self) -> Result<(), PoliciesError> {
+        let map = self.lanes.map();
+        let address = map.of_policies().ok_or_else(nobody)?;
+        let answer = self.links.ask(address, &policies::version_command()).await?;
+        let version = policies::version(&answer, &self.lanes.epoch)?;
+        if version == *self.version.lock() {
+            return Ok(());
+        }
+        let stored = policies::all(&self.links.ask(address, &policies::all_command()).await?)?;
+        self.take_over(stored);
+        Ok(())
+    }
+
+    fn take_over(&self, stored: policies::Stored) {
+        let mut version = self.version.lock();
+        // Looks may overtake each other.
+        if stored.version > *version {
+            *version = stored.version;
+            *self.lanes.policies.write() = Arc::new(stored.policies);
+        }
+    }
+
+    fn store(
+        &self,
+        pattern: &[u8],
+        policy: Option<&Policy>,
+    ) -> impl Future<Output = Result<bool, PoliciesError>> + Send + 'static {
+        let (links, map, epoch) = (Arc::clone(&self.links), self.lanes.map(), self.lanes.epoch.clone());
+        let (pipeline, is_set) = (policies::set_pipeline(pattern, policy), policy.is_some());
+        async move {
+            let address = map.of_policies().ok_or_else(nobody)?;
+            policies::version(&links.ask(address, &policies::version_command()).await?, &epoch)?;
+            let mut link = links.get(address).await?;
+            Ok(policies::was_there(pipeline.query_async(&mut link).await, is_set)?)
+        }
+    }
+
+    fn walk(&self, now_ms: u64) -> Walk {
+        Walk {
+            links: Arc::clone(&self.links),
+            map: self.lanes.map(),
+            timeout: self.lanes.options.timeout,
+            now_ms,
+        }
+    }
+
+    /// Waits for what Redis has to be asked about. Never called by a thread that serves others.
+    fn wait<T: Send + 'static>(
+        &self,
+        asked: impl Future<Output = Result<T, Unavailable>> + Send + 'static,
+    ) -> Result<T, Unavailable> {
+        let (tell, told) = std::sync::mpsc::channel();
+        self.handle.spawn(async move {
+            // Nobody may be left to hear it.
+            let _ = tell.send(asked.await);
+        });
+        told.recv().unwrap_or_else(|_| Err(Unavailable::Unreadable("the node is stopping".into())))
+    }
+}
+
+impl Drop for External {
+    fn drop(&mut self) {
+        self.keeper.lock().take().inspect(AbortHandle::abort);
+        self.lanes.stop();
+    }
+}
+
+fn nobody() -> RedisError {
+    (ErrorKind::Client, "nobody has the slot").into()
+}
+
+/// The epoch of what lies there. Where nothing does, one is drawn, and every group gets its marker and its stream.
+async fn found_epoch(links: &Links, map: &Map) -> Result<String, OpenError> {
+    let address = map.of_policies().ok_or_else(nobody)?;
+    let ask = redis::cmd("HMGET").arg(POLICIES).arg("epoch").arg("complete").to_owned();
+    let mut found: (Option<String>, Option<u8>) = links.ask_for(address, &ask).await?;
+    if found.0.is_none() {
+        refuse_remains(links, map).await?;
+        let drawn = format!("{:016x}", SmallRng::from_os_rng().random::<u64>());
+        let set = redis::cmd("HSETNX").arg(POLICIES).arg("epoch").arg(drawn).to_owned();
+        links.ask(address, &set).await?;
+        // Another node may have been faster.
+        found = links.ask_for(address, &ask).await?;
+    }
+    let (Some(epoch), complete) = found else {
+        return Err(OpenError::Lost("the epoch cannot be kept".into()));
+    };
+    if complete.is_some() {
+        return Ok(epoch);
+    }
+    for group in 0..GROUPS {
+        let address = map.of_group(group).ok_or_else(nobody)?;
+        let mark = redis::cmd("HSETNX").arg(groups::marker(group)).arg("epoch").arg(&epoch).to_owned();
+        links.ask(address, &mark).await?;
+        let mut begin = redis::cmd("XGROUP");
+        begin.arg("CREATE").arg(groups::stream(group)).arg(FLUSHERS).arg("0").arg("MKSTREAM");
+        match links.ask(address, &begin).await {
+            Err(error) if error.code() != Some("BUSYGROUP") => return Err(error.into()),
+            _ => {}
+        }
+    }
+    let complete = redis::cmd("HSET").arg(POLICIES).arg("complete").arg(1).to_owned();
+    links.ask(address, &complete).await?;
+    Ok(epoch)
+}
+
+/// Markers without the hash of policies are what a loss has left: to begin anew beside them would hide it.
+async fn refuse_remains(links: &Links, map: &Map) -> Result<(), OpenError> {
+    for group in 0..GROUPS {
+        let address = map.of_group(group).ok_or_else(nobody)?;
+        let look = redis::cmd("HGET").arg(groups::marker(group)).arg("epoch").to_owned();
+        let epoch: Option<String> = links.ask_for(address, &look).await?;
+        if let Some(epoch) = epoch {
+            return Err(OpenError::Lost(format!(
+                "Redis has lost {POLICIES}, with the policies and the epoch, but group {group} is still there and of \
+                 epoch {epoch}; restore it, or set its field epoch to that by hand, or flush everything"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn unreachable(error: PoliciesError) -> Unavailable {
+    Unavailable::NoLeader(format!("policies: {error}"))
+}
+
+impl Counters for External {
+    fn execute(&self, _batch: &mut Batch, _now_ms: u64) -> Result<Execution, Unavailable> {
+        Ok(Execution::Pending)
+    }
+
+    fn finish(&self, batch: Batch, now_ms: u64, finished: Finished) {
+        if let Some(why) = unsupported(&batch) {
+            finished(batch, Err(Unavailable::Unsupported(why)));
+            return;
+        }
+        let under_way = self.lanes.under_way.load(Ordering::Relaxed);
+        if under_way > 0 && under_way + batch.requests.len() > self.lanes.options.queue {
+            finished(batch, Err(Unavailable::Busy(format!("{under_way} requests wait for Redis"))));
+            return;
+        }
+        let _inside = self.handle.enter();
+        let split = split(batch, now_ms, finished);
+        if let Some(counts) = split.counts {
+            let walk = self.walk(now_ms);
+            tokio::spawn(async move {
+                let counted = walk.aggregate(b"*").await;
+                counts.answer(counted.map(|aggregate| aggregate.totals().count));
+            });
+        }
+        self.lanes.add(split.units);
+    }
+
+    /// What was answered is what Redis made of it; when that is on a disk is Redis's business.
+    fn settle(&self, _offset: u64) -> Result<(), Unavailable> {
+        Ok(())
+    }
+
+    fn is_settled(&self, _offset: u64) -> bool {
+        true
+    }
+
+    fn when_settled(&self, _offset: u64, settled: Box<dyn FnOnce(Result<(), Unavailable>) + Send>) {
+        settled(Ok(()));
+    }
+
+    fn policies(&self) -> Result<Policies, Unavailable> {
+        let (links, map, epoch) = (Arc::clone(&self.links), self.lanes.map(), self.lanes.epoch.clone());
+        let stored = self.wait(async move {
+            let asked = async {
+                let address = map.of_policies().ok_or_else(nobody)?;
+                policies::version(&links.ask(address, &policies::version_command()).await?, &epoch)?;
+                policies::all(&links.ask(address, &policies::all_command()).await?)
+            };
+            asked.await.map_err(unreachable)
+        })?;
+        let policies = stored.policies.clone();
+        self.take_over(stored);
+        Ok(policies)
+    }
+
+    fn set_policy(&self, pattern: &[u8], policy: Option<Policy>, _now_ms: u64) -> Result<bool, Unavailable> {
+        if let Some(what) = policy.as_ref().and_then(policies::unsupported) {
+            let why = format!("{what} are not supported by a deployment on Redis, nothing was changed");
+            return Err(Unavailable::Unsupported(why));
+        }
+        let known = self.policies()?;
+        if policy.is_some() && known.get(pattern).is_none() && known.len() >= POLICIES_MAX {
+            return Err(Unavailable::Unsupported(format!(
+                "there are {POLICIES_MAX} policies, which is the most"
+            )));
+        }
+        let stored = self.store(pattern, policy.as_ref());
+        let was_there = self.wait(async move { stored.await.map_err(unreachable) })?;
+        // In force when this returns.
+        self.policies()?;
+        Ok(was_there)
+    }
+
+    fn scan(&self, cursor: u64, count: usize, now_ms: u64) -> Result<ScanPage, Unavailable> {
+        let walk = self.walk(now_ms);
+        self.wait(async move { walk.scan(cursor, count).await })
+    }
+
+    fn list(&self, listing: &Listing, now_ms: u64) -> Result<ListPage, Unavailable> {
+        let (walk, listing) = (self.walk(now_ms), listing.clone());
+        self.wait(async move { walk.list(&listing).await })
+    }
+
+    fn aggregate(&self, pattern: &[u8], now_ms: u64) -> Result<Aggregate, Unavailable> {
+        let (walk, pattern) = (self.walk(now_ms), pattern.to_vec());
+        self.wait(async move { walk.aggregate(&pattern).await })
+    }
+
+    fn random_key(&self, draw: u64, now_ms: u64) -> Result<Option<Vec<u8>>, Unavailable> {
+        let walk = self.walk(now_ms);
+        self.wait(async move { walk.random_key(draw).await })
+    }
+
+    /// Not known here: nobody counts requests by key.
+    fn hot(&self, _n: usize, _now_ms: u64) -> Result<HotKeys, Unavailable> {
+        Ok(HotKeys::default())
+    }
+
+    fn facts(&self) -> Vec<(&'static str, u64)> {
+        let facts = &self.lanes.facts;
+        let read = |fact: &std::sync::atomic::AtomicU64| fact.load(Ordering::Relaxed);
+        vec![
+            ("external_rounds", read(&facts.rounds)),
+            ("external_calls", read(&facts.calls)),
+            ("external_requests", read(&facts.requests)),
+            ("external_retries", read(&facts.retries)),
+            ("external_failures", read(&facts.failures)),
+            ("external_breaker_opened", read(&facts.breaker_opened)),
+            ("external_lost", read(&facts.lost)),
+            ("external_under_way", self.lanes.under_way.load(Ordering::Relaxed) as u64),
+            ("external_masters", self.lanes.map().masters().len() as u64),
+        ]
+    }
+}

@@ -1,0 +1,107 @@
+//! Groups of keys that share a slot in Redis, and what lies in them.
+//!
+//! ```text
+//! {tag}:c:<key>                                 a cell: value version updated birth expires
+//! {tag}:i:<key length>:<key>:<index>:<id>       what is remembered under a request id
+//! {tag}:s                                       the stream of changes
+//! {tag}:m                                       the marker: epoch, births
+//! {q-policies}:p                                epoch, version, policies
+//! ```
+//!
+//! A key belongs to the group that its slot lies in, with 256 slots each, so keys with a common `{tag}` share a group. The
+//! group's own tag is the first `q<n>` whose slot lies there too: groups spread over the masters of a cluster as slots do.
+
+use std::sync::LazyLock;
+
+use quipu_counting::slot::{partition, slot};
+
+/// How many groups there are. Part of what lies in Redis: must not change.
+pub const GROUPS: u16 = 64;
+
+/// Where policies lie, and the epoch that all markers must name.
+pub(crate) const POLICIES: &str = "{q-policies}:p";
+
+static TAGS: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let mut tags = vec![String::new(); usize::from(GROUPS)];
+    let mut missing = tags.len();
+    for number in 0u32.. {
+        if missing == 0 {
+            break;
+        }
+        let name = format!("q{number}");
+        let tag = &mut tags[usize::from(group(name.as_bytes()))];
+        if tag.is_empty() {
+            *tag = name;
+            missing -= 1;
+        }
+    }
+    tags
+});
+
+/// The group of a key.
+pub fn group(key: &[u8]) -> u16 {
+    partition(slot(key), GROUPS)
+}
+
+/// The hash tag of a group.
+pub fn tag(group: u16) -> &'static str {
+    &TAGS[usize::from(group)]
+}
+
+/// The slot in which everything of a group lies.
+pub(crate) fn home(group: u16) -> u16 {
+    slot(tag(group).as_bytes())
+}
+
+pub(crate) fn marker(group: u16) -> String {
+    format!("{{{}}}:m", tag(group))
+}
+
+pub(crate) fn stream(group: u16) -> String {
+    format!("{{{}}}:s", tag(group))
+}
+
+pub(crate) fn cell(group: u16, key: &[u8]) -> Vec<u8> {
+    [b"{", tag(group).as_bytes(), b"}:c:", key].concat()
+}
+
+pub(crate) fn id(group: u16, key: &[u8], index: u32, id: &[u8]) -> Vec<u8> {
+    let length = key.len().to_string();
+    let index = index.to_string();
+    [b"{", tag(group).as_bytes(), b"}:i:", length.as_bytes(), b":", key, b":", index.as_bytes(), b":", id]
+        .concat()
+}
+
+/// The key of a cell, from its name in Redis.
+pub(crate) fn key_of_cell(name: &[u8]) -> Option<&[u8]> {
+    let rest = name.strip_prefix(b"{q")?;
+    let close = rest.iter().position(|byte| *byte == b'}')?;
+    rest[close..].strip_prefix(b"}:c:")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_group_has_a_tag_of_its_own_slots() {
+        for number in 0..GROUPS {
+            assert_eq!(group(tag(number).as_bytes()), number);
+            assert_eq!(home(number) / 256, number);
+            for name in [marker(number).into_bytes(), stream(number).into_bytes(), cell(number, b"a{b}c")] {
+                assert_eq!(slot(&name), home(number));
+            }
+            assert_eq!(slot(&id(number, b"}{", 0, b"{x}")), home(number));
+        }
+        assert_eq!(tag(group(b"q0")), "q0", "the smallest number");
+    }
+
+    #[test]
+    fn names_tell_keys_and_ids_apart() {
+        assert_eq!(key_of_cell(&cell(7, b"}:c:{x}")), Some(&b"}:c:{x}"[..]));
+        assert_eq!(key_of_cell(stream(7).as_bytes()), None);
+        assert_eq!(key_of_cell(&id(7, b"a", 0, b"b")), None);
+        assert_ne!(id(7, b"a", 0, b"b:c"), id(7, b"a:0:b", 0, b"c"));
+        assert_ne!(id(7, b"a", 1, b"0:b"), id(7, b"a", 10, b"b"));
+    }
+}

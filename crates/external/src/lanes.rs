@@ -1,0 +1,423 @@
+//! The rounds to each master.
+//!
+//! A lane is the way to one master. While a round is under way there, what comes meanwhile gathers, and travels together
+//! when the round is back: one pipeline for a master, one call for each group in it. So a call costs the less the more is
+//! asked, and who asks alone does not wait.
+//!
+//! What was not done is asked again until its time is over. What may have been done is asked again only if that cannot count
+//! twice, and otherwise its outcome is unknown.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, RwLock};
+use quipu_counting::{Policies, Refusal, Unavailable};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use redis::{Pipeline, Value};
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+use crate::breaker::Breaker;
+use crate::call::{self, Answered, Terms};
+use crate::external::Options;
+use crate::groups::GROUPS;
+use crate::masters::{Links, Map, Said, said, within};
+use crate::retry::{Budget, full_jitter};
+use crate::units::{Answer, REQUESTS_PER_CALL_MAX, Unit};
+
+/// The most requests of one round.
+const REQUESTS_PER_ROUND_MAX: usize = 16_384;
+/// At least so long lies between two looks at where the slots are.
+const MAP_INTERVAL: Duration = Duration::from_millis(50);
+
+/// What all lanes share.
+pub(crate) struct Lanes {
+    pub(crate) options: Options,
+    /// For calls alone: what fails here fails calls.
+    links: Links,
+    pub(crate) epoch: String,
+    pub(crate) policies: RwLock<Arc<Policies>>,
+    map: RwLock<Arc<Map>>,
+    /// When the map was last asked for.
+    mapped: Mutex<Option<Instant>>,
+    /// What waits for a round, by group.
+    waiting: Mutex<Vec<VecDeque<Unit>>>,
+    /// Requests that wait or are under way.
+    pub(crate) under_way: AtomicUsize,
+    lanes: Mutex<HashMap<String, Arc<Lane>>>,
+    /// Entry times do not go back.
+    time_ms: AtomicU64,
+    chance: Mutex<SmallRng>,
+    pub(crate) facts: Facts,
+}
+
+/// What happened so far.
+#[derive(Default)]
+pub(crate) struct Facts {
+    pub(crate) rounds: AtomicU64,
+    pub(crate) calls: AtomicU64,
+    pub(crate) requests: AtomicU64,
+    pub(crate) retries: AtomicU64,
+    pub(crate) failures: AtomicU64,
+    pub(crate) breaker_opened: AtomicU64,
+    pub(crate) lost: AtomicU64,
+}
+
+fn count(fact: &AtomicU64, more: usize) {
+    fact.fetch_add(more as u64, Ordering::Relaxed);
+}
+
+struct Lane {
+    address: String,
+    /// Something waits.
+    come: Notify,
+    breaker: Mutex<Breaker>,
+    budget: Mutex<Budget>,
+    task: Mutex<Option<AbortHandle>>,
+}
+
+/// Why a call has to be asked again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Setback {
+    /// It was answered that nothing was done.
+    NotDone,
+    /// The master could not be asked.
+    Unreached,
+    /// It was asked, and did not answer.
+    Unanswered,
+}
+
+impl Lanes {
+    pub(crate) fn new(options: Options, links: Links, epoch: String, map: Map) -> Lanes {
+        Lanes {
+            options,
+            links,
+            epoch,
+            policies: RwLock::default(),
+            map: RwLock::new(Arc::new(map)),
+            mapped: Mutex::new(None),
+            waiting: Mutex::new((0..GROUPS).map(|_| VecDeque::new()).collect()),
+            under_way: AtomicUsize::new(0),
+            lanes: Mutex::default(),
+            time_ms: AtomicU64::new(0),
+            chance: Mutex::new(SmallRng::from_os_rng()),
+            facts: Facts::default(),
+        }
+    }
+
+    pub(crate) fn map(&self) -> Arc<Map> {
+        Arc::clone(&self.map.read())
+    }
+
+    /// Ends all rounds. Who waits hears that the outcome is unknown.
+    pub(crate) fn stop(&self) {
+        for (_, lane) in self.lanes.lock().drain() {
+            lane.task.lock().take().inspect(AbortHandle::abort);
+        }
+        let waiting: Vec<Unit> = self.waiting.lock().iter_mut().flat_map(|queue| queue.drain(..)).collect();
+        waiting.into_iter().for_each(|unit| self.give_up(unit, Refusal::NoLeader));
+    }
+
+    /// Takes these on. Called within the runtime.
+    pub(crate) fn add(self: &Arc<Self>, units: Vec<Unit>) {
+        let requests = units.iter().map(|unit| unit.range().len()).sum();
+        self.under_way.fetch_add(requests, Ordering::Relaxed);
+        count(&self.facts.requests, requests);
+        self.put(units);
+    }
+
+    fn put(self: &Arc<Self>, units: Vec<Unit>) {
+        let (mut lanes, mut homeless): (Vec<Arc<Lane>>, Vec<Unit>) = Default::default();
+        {
+            let mut waiting = self.waiting.lock();
+            // The map changes under this lock, so what is put here waits for somebody who is woken.
+            let map = self.map();
+            for unit in units {
+                match map.of_group(unit.group) {
+                    Some(address) => {
+                        if !lanes.iter().any(|lane| lane.address == address) {
+                            lanes.push(self.lane(address));
+                        }
+                        waiting[usize::from(unit.group)].push_back(unit);
+                    }
+                    None => homeless.push(unit),
+                }
+            }
+        }
+        lanes.iter().for_each(|lane| lane.come.notify_one());
+        homeless.into_iter().for_each(|unit| self.set_back(unit, Setback::NotDone, None));
+    }
+
+    fn lane(self: &Arc<Self>, address: &str) -> Arc<Lane> {
+        let mut lanes = self.lanes.lock();
+        let lane = lanes.entry(address.to_owned()).or_insert_with(|| {
+            let lane = Arc::new(Lane {
+                address: address.to_owned(),
+                come: Notify::new(),
+                breaker: Mutex::new(Breaker::new(self.options.breaker)),
+                budget: Mutex::new(Budget::new(self.options.budget)),
+                task: Mutex::new(None),
+            });
+            let (lanes, served) = (Arc::downgrade(self), Arc::clone(&lane));
+            let task = tokio::spawn(async move {
+                loop {
+                    served.come.notified().await;
+                    // Others who are awake may have something for the same round.
+                    tokio::task::yield_now().await;
+                    let Some(lanes) = lanes.upgrade() else { return };
+                    while lanes.round(&served).await {}
+                }
+            });
+            *lane.task.lock() = Some(task.abort_handle());
+            lane
+        });
+        Arc::clone(lane)
+    }
+
+    /// Takes what waits for a master, and has it done. Says no if nothing waited.
+    async fn round(self: &Arc<Self>, lane: &Lane) -> bool {
+        let calls = self.take(&lane.address);
+        if calls.is_empty() {
+            return false;
+        }
+        let units: usize = calls.iter().map(|(_, units)| units.len()).sum();
+        lane.budget.lock().earn(units);
+        count(&self.facts.rounds, 1);
+        count(&self.facts.calls, calls.len());
+        if !lane.breaker.lock().admits(Instant::now()) {
+            let give_up = |unit| self.give_up(unit, Refusal::NoLeader);
+            calls.into_iter().flat_map(|(_, units)| units).for_each(give_up);
+            return true;
+        }
+        let mut pipeline = Pipeline::with_capacity(calls.len());
+        for (group, units) in &calls {
+            pipeline.add_command(self.command(*group, units));
+        }
+        let mut link = match self.links.get(&lane.address).await {
+            Ok(link) => link,
+            Err(error) => {
+                self.note_failure(lane, &error.to_string());
+                self.set_all_back(calls, Setback::Unreached, lane).await;
+                return true;
+            }
+        };
+        let sent = link.send_packed_commands(&pipeline, 0, calls.len());
+        match within(self.options.timeout, sent).await {
+            Ok(answers) if answers.len() == calls.len() => {
+                lane.breaker.lock().succeeded();
+                self.hear(calls, answers, lane).await;
+            }
+            outcome => {
+                let why = outcome.err().map_or("too few answers".to_owned(), |error| error.to_string());
+                self.links.forget(&lane.address);
+                self.note_failure(lane, &why);
+                self.set_all_back(calls, Setback::Unanswered, lane).await;
+            }
+        }
+        true
+    }
+
+    fn note_failure(&self, lane: &Lane, why: &str) {
+        count(&self.facts.failures, 1);
+        tracing::debug!(address = lane.address, why, "a round failed");
+        if lane.breaker.lock().failed(Instant::now()) {
+            count(&self.facts.breaker_opened, 1);
+            tracing::warn!(
+                address = lane.address,
+                why,
+                "a master fails again and again and is left alone for a while"
+            );
+        }
+    }
+
+    async fn set_all_back(self: &Arc<Self>, calls: Vec<(u16, Vec<Unit>)>, setback: Setback, lane: &Lane) {
+        self.find_masters().await;
+        for unit in calls.into_iter().flat_map(|(_, units)| units) {
+            self.set_back(unit, setback, Some(lane));
+        }
+    }
+
+    /// What waits for this master, in calls: by group, and not more than one may hold, where a batch is torn only if it has to.
+    fn take(&self, address: &str) -> Vec<(u16, Vec<Unit>)> {
+        let map = self.map();
+        let mut waiting = self.waiting.lock();
+        let mut calls: Vec<(u16, Vec<Unit>)> = Vec::new();
+        let mut left = REQUESTS_PER_ROUND_MAX;
+        for group in map.groups_of(address) {
+            let queue = &mut waiting[usize::from(group)];
+            while left > 0 && !queue.is_empty() {
+                let end = call_end(queue);
+                let units: Vec<Unit> = queue.drain(..end).collect();
+                left = left.saturating_sub(units.iter().map(|unit| unit.range().len()).sum());
+                calls.push((group, units));
+            }
+        }
+        calls
+    }
+
+    fn command(&self, group: u16, units: &[Unit]) -> redis::Cmd {
+        let newest = units.iter().map(Unit::time_ms).max().unwrap_or(0);
+        let time_ms = self.time_ms.fetch_max(newest, Ordering::Relaxed).max(newest);
+        let policies = Arc::clone(&self.policies.read());
+        let id_window_ms = self.options.id_window_ms;
+        call::command(&Terms { group, epoch: &self.epoch, time_ms, id_window_ms, policies: &policies }, units)
+    }
+
+    async fn hear(self: &Arc<Self>, calls: Vec<(u16, Vec<Unit>)>, answers: Vec<Value>, lane: &Lane) {
+        let (mut is_elsewhere, mut has_no_function, mut set_back) = (false, false, Vec::new());
+        for ((group, units), answer) in calls.into_iter().zip(answers) {
+            if let Value::ServerError(error) = &answer {
+                let text = error.details().unwrap_or_default();
+                match said(error.kind(), error.code(), text) {
+                    Said::Full => {
+                        self.refuse(units, Unavailable::Full(format!("Redis at {}: {text}", lane.address)));
+                    }
+                    Said::Other => {
+                        let why = format!("Redis at {} says {} {text}", lane.address, error.code());
+                        tracing::warn!(why, "a call was refused");
+                        self.refuse(units, Unavailable::NoLeader(why));
+                    }
+                    waits => {
+                        is_elsewhere |= waits == Said::Elsewhere;
+                        has_no_function |= waits == Said::NoFunction;
+                        set_back.extend(units);
+                    }
+                }
+                continue;
+            }
+            match call::answered(&answer, &units) {
+                Some(Answered::Replies(replies)) => {
+                    for (unit, replies) in units.into_iter().zip(replies) {
+                        self.answer(unit, Answer::Replies(replies));
+                    }
+                }
+                Some(Answered::Lost(found)) => {
+                    count(&self.facts.lost, 1);
+                    self.refuse(units, lost(group, &self.epoch, &found));
+                }
+                None => {
+                    tracing::error!(address = lane.address, "an answer is not one of the function's");
+                    for unit in units {
+                        self.answer(unit, Answer::Refused(Refusal::OutcomeUnknown));
+                    }
+                }
+            }
+        }
+        if has_no_function && let Err(error) = self.links.load(&lane.address).await {
+            tracing::warn!(address = lane.address, %error, "the function library could not be loaded");
+        }
+        if is_elsewhere {
+            self.find_masters().await;
+        }
+        set_back.into_iter().for_each(|unit| self.set_back(unit, Setback::NotDone, None));
+    }
+
+    /// Asks again later, or says how it ends. What is answered in a healthy way takes nothing from the budget.
+    fn set_back(self: &Arc<Self>, mut unit: Unit, setback: Setback, lane: Option<&Lane>) {
+        unit.may_be_done |= setback == Setback::Unanswered && !only_looks(&unit);
+        let is_over = unit.began().elapsed() >= self.options.patience;
+        let may_repeat = !unit.may_be_done || unit.can_repeat();
+        if is_over || !may_repeat || lane.is_some_and(|lane| !lane.budget.lock().spend()) {
+            self.give_up(unit, Refusal::NoLeader);
+            return;
+        }
+        count(&self.facts.retries, 1);
+        let wait = full_jitter(unit.attempts, self.chance.lock().random());
+        unit.attempts = unit.attempts.saturating_add(1);
+        let lanes = Arc::clone(self);
+        tokio::spawn(async move {
+            tokio::time::sleep(wait).await;
+            lanes.put(vec![unit]);
+        });
+    }
+
+    fn give_up(&self, unit: Unit, refusal: Refusal) {
+        let refusal = if unit.may_be_done { Refusal::OutcomeUnknown } else { refusal };
+        self.answer(unit, Answer::Refused(refusal));
+    }
+
+    fn refuse(&self, units: Vec<Unit>, why: Unavailable) {
+        for unit in units {
+            match unit.may_be_done {
+                true => self.give_up(unit, Refusal::OutcomeUnknown),
+                false => self.answer(unit, Answer::Unavailable(why.clone())),
+            }
+        }
+    }
+
+    fn answer(&self, unit: Unit, answer: Answer) {
+        self.under_way.fetch_sub(unit.range().len(), Ordering::Relaxed);
+        unit.answer(answer);
+    }
+
+    /// Asks where the slots are, unless somebody just did. What waits for a master that has lost some is woken for the next.
+    pub(crate) async fn find_masters(self: &Arc<Self>) {
+        let now = Instant::now();
+        {
+            let mut mapped = self.mapped.lock();
+            if mapped.is_some_and(|last| now < last + MAP_INTERVAL) {
+                return;
+            }
+            *mapped = Some(now);
+        }
+        let known = self.map();
+        let map = match self.links.map(&known.masters()).await {
+            Ok(map) => Arc::new(map),
+            Err(error) => {
+                tracing::debug!(%error, "nobody says where the slots are");
+                return;
+            }
+        };
+        if *map == *known {
+            return;
+        }
+        tracing::info!(masters = ?map.masters(), "slots have moved");
+        {
+            let _waiting = self.waiting.lock();
+            *self.map.write() = Arc::clone(&map);
+        }
+        for address in map.masters() {
+            self.lane(&address).come.notify_one();
+        }
+    }
+}
+
+fn only_looks(unit: &Unit) -> bool {
+    unit.batch().requests[unit.range()]
+        .iter()
+        .all(|request| !request.action.is_write() && request.id.is_none())
+}
+
+/// Where the first call of a queue ends.
+fn call_end(queue: &VecDeque<Unit>) -> usize {
+    let (mut requests, mut end) = (0, 0);
+    while end < queue.len() {
+        // A batch of one client goes as a whole, so that nobody sees a later request of it without an earlier one.
+        let of_batch = queue
+            .range(end..)
+            .take_while(|unit| unit.is_of_same_batch(&queue[end]))
+            .map(|unit| unit.range().len());
+        let (mut more, mut size) = (0, 0);
+        for length in of_batch {
+            if size + length > REQUESTS_PER_CALL_MAX {
+                break;
+            }
+            (more, size) = (more + 1, size + length);
+        }
+        if requests + size > REQUESTS_PER_CALL_MAX {
+            break;
+        }
+        (requests, end) = (requests + size, end + more);
+    }
+    end
+}
+
+fn lost(group: u16, epoch: &str, found: &str) -> Unavailable {
+    let found = if found.is_empty() { "has none".to_owned() } else { format!("is of {found}") };
+    Unavailable::NoLeader(format!(
+        "Redis has lost the counters of group {group}: they were of epoch {epoch}, and what is there now {found}"
+    ))
+}

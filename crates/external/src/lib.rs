@@ -1,0 +1,41 @@
+//! Counters on engines that people already run: the trait `Counters` on Redis or Valkey, a single server or a cluster.
+//!
+//! A node keeps nothing. Counters lie in Redis, in 64 groups whose keys share a slot each; one function there
+//! (`library.lua`) decides many requests of a group as one, by the rules of `quipu_counting::rules`. What many callers ask at
+//! about the same time travels to a master in one piece.
+//!
+//! | file | what lives there |
+//! |---|---|
+//! | `external` | [`External`], what a server holds; opening it |
+//! | `groups` | which group a key belongs to, and the names of keys in Redis |
+//! | `units` | a batch in what must be decided together, and put together again |
+//! | `call` | what the function is asked for some of them, and what it answers |
+//! | `lanes` | the rounds to each master, and what is asked again |
+//! | `masters` | where the groups are, and connections to there |
+//! | `breaker`, `retry` | when a master is left alone, and when it is asked again |
+//! | `policies` | limits, shared by all nodes |
+//! | `walks` | all counters: scans, lists, sums |
+//! | `archive` | what was counted, in PostgreSQL |
+
+pub mod archive;
+mod breaker;
+mod call;
+mod external;
+mod groups;
+mod lanes;
+mod masters;
+mod policies;
+mod retry;
+mod units;
+mod walks;
+
+#[cfg(test)]
+mod differential;
+#[cfg(test)]
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+pub use breaker::{Breaker, BreakerSettings, BreakerState};
+pub use external::{External, OpenError, Options};
+pub use groups::{GROUPS, group, tag};
+pub use retry::{Budget, BudgetSettings, full_jitter};

@@ -1,0 +1,333 @@
+//! A batch in units: what must be decided together, because it is one request, an all-or-none group, or a guard with all it
+//! guards. Units go their own ways; whoever asked hears when all of them have been answered.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use quipu_counting::service::Finished;
+use quipu_counting::{Action, Batch, Group, GroupKind, Refusal, Reply, Request, Unavailable};
+
+use crate::groups::group;
+
+/// The most requests of one call: what a master does meanwhile is this and nothing else.
+pub(crate) const REQUESTS_PER_CALL_MAX: usize = 1_000;
+
+/// A batch whose units are under way. It is answered when the last of them lets go of it.
+pub(crate) struct Member {
+    batch: Batch,
+    now_ms: u64,
+    began: Instant,
+    told: Mutex<Told>,
+}
+
+struct Told {
+    finished: Option<Finished>,
+    /// What was not told may have happened or not.
+    replies: Vec<Option<Reply>>,
+    /// Why some could not be answered at all, and how many.
+    unavailable: Option<(Unavailable, usize)>,
+}
+
+/// What became of a unit.
+pub(crate) enum Answer {
+    Replies(Vec<Reply>),
+    Refused(Refusal),
+    /// Nothing was done.
+    Unavailable(Unavailable),
+}
+
+/// Some requests of a batch.
+pub(crate) struct Unit {
+    member: Arc<Member>,
+    /// The group that all its keys belong to.
+    pub(crate) group: u16,
+    range: Range<usize>,
+    /// Which of the batch's groups lie in it.
+    groups: Range<usize>,
+    /// How often it was tried in vain.
+    pub(crate) attempts: u32,
+    /// Somebody may have done it, and the answer was lost.
+    pub(crate) may_be_done: bool,
+}
+
+/// A batch taken apart.
+pub(crate) struct Split {
+    pub(crate) units: Vec<Unit>,
+    /// Asks how many counters there are, at these places.
+    pub(crate) counts: Option<Counts>,
+}
+
+/// Requests that nobody can answer alone.
+pub(crate) struct Counts {
+    member: Arc<Member>,
+    places: Vec<usize>,
+}
+
+/// Why a batch cannot be taken on.
+pub(crate) fn unsupported(batch: &Batch) -> Option<String> {
+    let why =
+        |what: &str| Some(format!("{what} is not supported by a deployment on Redis, nothing was changed"));
+    for request in &batch.requests {
+        match request.action {
+            Action::Clear => return why("deleting all counters at once"),
+            Action::Observe { .. } | Action::Join { .. } | Action::Replace { .. } => {
+                return why("counting uniques");
+            }
+            Action::Acquire(_) => return why("acquiring within a window"),
+            Action::Reserve(..) | Action::End { .. } => return why("holding amounts"),
+            action if action.is_for_whole() => return why("saying when, whereof and why"),
+            _ => {}
+        }
+    }
+    if batch.groups.iter().any(|group| matches!(group.kind, GroupKind::Session { .. })) {
+        return why("a producer's session");
+    }
+    let is_too_large = |range: &Range<usize>| range.len() > REQUESTS_PER_CALL_MAX;
+    if ranges(batch).any(|(range, _)| is_too_large(&range)) {
+        return why(&format!("a group of more than {REQUESTS_PER_CALL_MAX} requests"));
+    }
+    None
+}
+
+/// What belongs together, and which groups lie in it.
+fn ranges(batch: &Batch) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
+    let (mut index, mut next_group) = (0, 0);
+    std::iter::from_fn(move || {
+        if index >= batch.requests.len() {
+            return None;
+        }
+        let (start, first_group, mut end) = (index, next_group, index + 1);
+        // A guard takes the groups along that it guards.
+        while let Some(group) = batch.groups.get(next_group).filter(|group| group.start < end) {
+            end = end.max(group.end).max(guarded_until(batch, group));
+            next_group += 1;
+        }
+        index = end;
+        Some((start..end, first_group..next_group))
+    })
+}
+
+/// One past the last request that a group has a say about.
+pub(crate) fn guarded_until(batch: &Batch, group: &Group) -> usize {
+    match group.kind {
+        GroupKind::Guard { until } => until.min(batch.requests.len()).max(group.end),
+        GroupKind::Atomic | GroupKind::Session { .. } => group.end,
+    }
+}
+
+/// Takes a batch apart. What cannot be asked is answered at once.
+pub(crate) fn split(batch: Batch, now_ms: u64, finished: Finished) -> Split {
+    let replies = vec![None; batch.requests.len()];
+    let told = Mutex::new(Told { finished: Some(finished), replies, unavailable: None });
+    let member = Arc::new(Member { batch, now_ms, began: Instant::now(), told });
+    let batch = &member.batch;
+    let (mut units, mut counts) = (Vec::new(), Vec::new());
+    for (range, groups) in ranges(batch) {
+        let is_global = |index: usize| batch.requests[index].action.is_global();
+        if groups.is_empty() && is_global(range.start) {
+            counts.push(range.start);
+            continue;
+        }
+        let home = group(batch.key(range.start));
+        let unit = Unit {
+            member: Arc::clone(&member),
+            group: home,
+            range: range.clone(),
+            groups,
+            attempts: 0,
+            may_be_done: false,
+        };
+        if range.clone().any(|index| is_global(index) || group(batch.key(index)) != home) {
+            unit.answer(Answer::Refused(Refusal::CrossSlot));
+        } else {
+            units.push(unit);
+        }
+    }
+    let counts = (!counts.is_empty()).then(|| Counts { member: Arc::clone(&member), places: counts });
+    Split { units, counts }
+}
+
+impl Unit {
+    pub(crate) fn batch(&self) -> &Batch {
+        &self.member.batch
+    }
+
+    pub(crate) fn range(&self) -> Range<usize> {
+        self.range.clone()
+    }
+
+    pub(crate) fn groups(&self) -> &[Group] {
+        &self.member.batch.groups[self.groups.clone()]
+    }
+
+    pub(crate) fn began(&self) -> Instant {
+        self.member.began
+    }
+
+    /// The time by the clock of whoever asked.
+    pub(crate) fn time_ms(&self) -> u64 {
+        self.member.now_ms.saturating_add(self.member.began.elapsed().as_millis() as u64)
+    }
+
+    pub(crate) fn is_of_same_batch(&self, other: &Unit) -> bool {
+        Arc::ptr_eq(&self.member, &other.member)
+    }
+
+    /// Whether it may be asked again when nobody knows what became of it.
+    pub(crate) fn can_repeat(&self) -> bool {
+        let is_safe = |request: &Request| !request.action.is_write() || request.id.is_some();
+        self.batch().requests[self.range()].iter().all(is_safe)
+    }
+
+    pub(crate) fn answer(self, answer: Answer) {
+        let refused =
+            |refusal| vec![Reply { refusal: Some(refusal), ..Reply::state(None) }; self.range.len()];
+        let mut told = self.member.told.lock();
+        let replies = match answer {
+            Answer::Replies(replies) => replies,
+            Answer::Refused(refusal) => refused(refusal),
+            Answer::Unavailable(why) => {
+                let others = told.unavailable.take().map_or(0, |(_, count)| count);
+                told.unavailable = Some((why, others + self.range.len()));
+                refused(Refusal::NoLeader)
+            }
+        };
+        for (place, reply) in self.range.clone().zip(replies) {
+            told.replies[place] = Some(reply);
+        }
+    }
+}
+
+impl Counts {
+    pub(crate) fn answer(self, counted: Result<u64, Unavailable>) {
+        let mut told = self.member.told.lock();
+        let mut reply = Reply::state(None);
+        match counted {
+            Ok(count) => reply.cell.value = i64::try_from(count).unwrap_or(i64::MAX),
+            Err(why) => {
+                let others = told.unavailable.take().map_or(0, |(_, count)| count);
+                told.unavailable = Some((why, others + self.places.len()));
+                reply.refusal = Some(Refusal::NoLeader);
+            }
+        }
+        for place in &self.places {
+            told.replies[*place] = Some(reply.clone());
+        }
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let mut batch = std::mem::take(&mut self.batch);
+        let told = self.told.get_mut();
+        let Some(finished) = told.finished.take() else { return };
+        match told.unavailable.take() {
+            // Where others were answered, each of these says for itself that nothing was done.
+            Some((why, count)) if count == batch.requests.len() => finished(batch, Err(why)),
+            _ => {
+                let unknown = || Reply { refusal: Some(Refusal::OutcomeUnknown), ..Reply::state(None) };
+                batch.replies = told.replies.drain(..).map(|reply| reply.unwrap_or_else(unknown)).collect();
+                finished(batch, Ok(0));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use quipu_counting::{Add, Condition};
+
+    use super::*;
+
+    type Heard = mpsc::Receiver<(Batch, Result<u64, Unavailable>)>;
+
+    fn taken_apart(fill: impl FnOnce(&mut Batch)) -> (Split, Heard) {
+        let mut batch = Batch::default();
+        fill(&mut batch);
+        let (tell, heard) = mpsc::channel();
+        let finished = move |batch, result| tell.send((batch, result)).expect("the test listens");
+        (split(batch, 7, Box::new(finished)), heard)
+    }
+
+    fn add(batch: &mut Batch, key: &str) {
+        batch.push(key.as_bytes(), Action::Add(Add::plain(1)));
+    }
+
+    fn refusals(batch: &Batch) -> Vec<Option<Refusal>> {
+        batch.replies.iter().map(|reply| reply.refusal).collect()
+    }
+
+    #[test]
+    fn what_belongs_together_stays_together_or_is_refused() {
+        let (split, heard) = taken_apart(|batch| {
+            add(batch, "alone");
+            add(batch, "a{tag}");
+            add(batch, "b{tag}");
+            batch.group(1, GroupKind::Atomic);
+            add(batch, "likes");
+            add(batch, "views");
+            batch.group(3, GroupKind::Atomic);
+            batch.push(b"c{tag}", Action::Check(Condition::Exists));
+            batch.group(5, GroupKind::Guard { until: 8 });
+            add(batch, "d{tag}");
+            add(batch, "e{tag}");
+            batch.group(6, GroupKind::Atomic);
+        });
+        assert_ne!(group(b"likes"), group(b"views"));
+        let ranges: Vec<_> = split.units.iter().map(|unit| (unit.range(), unit.groups().len())).collect();
+        assert_eq!(ranges, [(0..1, 0), (1..3, 1), (5..8, 2)]);
+        for unit in split.units {
+            let replies = vec![Reply::state(None); unit.range().len()];
+            assert!(heard.try_recv().is_err(), "not all are answered");
+            unit.answer(Answer::Replies(replies));
+        }
+        let (batch, result) = heard.try_recv().expect("all are answered");
+        assert_eq!(result, Ok(0));
+        let torn = Some(Refusal::CrossSlot);
+        assert_eq!(refusals(&batch), [None, None, None, torn, torn, None, None, None]);
+    }
+
+    #[test]
+    fn nobody_waits_for_what_was_forgotten() {
+        let (mut split, heard) = taken_apart(|batch| {
+            add(batch, "likes");
+            add(batch, "views");
+        });
+        let second = split.units.remove(1);
+        drop(split);
+        second.answer(Answer::Unavailable(Unavailable::NoLeader("why".into())));
+        let (batch, result) = heard.try_recv().expect("an answer");
+        assert_eq!(result, Ok(0));
+        assert_eq!(refusals(&batch), [Some(Refusal::OutcomeUnknown), Some(Refusal::NoLeader)]);
+    }
+
+    #[test]
+    fn what_cannot_be_answered_at_all_says_why() {
+        let (split, heard) = taken_apart(|batch| add(batch, "likes"));
+        let why = Unavailable::NoLeader("why".into());
+        split.units.into_iter().for_each(|unit| unit.answer(Answer::Unavailable(why.clone())));
+        assert_eq!(heard.try_recv().map(|(_, result)| result), Ok(Err(why)));
+    }
+
+    #[test]
+    fn what_is_not_supported_is_said_before_anything_is_done() {
+        let mut batch = Batch::default();
+        add(&mut batch, "likes");
+        assert_eq!(unsupported(&batch), None);
+        let mut many = Batch::default();
+        (0..=REQUESTS_PER_CALL_MAX).for_each(|_| add(&mut many, "likes"));
+        assert_eq!(unsupported(&many), None);
+        many.group(0, GroupKind::Atomic);
+        assert!(unsupported(&many).is_some());
+        let items = batch.intern(b"12345678");
+        batch.push(b"visitors", Action::Observe { items });
+        assert_eq!(
+            unsupported(&batch).as_deref(),
+            Some("counting uniques is not supported by a deployment on Redis, nothing was changed")
+        );
+    }
+}

@@ -1,0 +1,209 @@
+//! All counters: a walk over the keys of every master, page by page.
+//!
+//! Redis has no order of keys, so every page of a list passes all counters and keeps what belongs on it. A walk sees every
+//! counter that is there all the time, unless slots move or a master is replaced meanwhile: cursors are a master's own.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
+
+use quipu_counting::aggregate::{Part, Selector};
+use quipu_counting::service::ScanPage;
+use quipu_counting::{Aggregate, Cell, ListOrder, ListPage, ListPlace, Listing, Totals, Unavailable};
+use redis::{Pipeline, RedisResult, Value};
+
+use crate::call::stored_cell;
+use crate::groups::{self, key_of_cell};
+use crate::masters::{Links, Map, is_said_by_server, within};
+
+/// About so many keys are looked at in one step of a walk over everything.
+const STEP: usize = 1_000;
+/// The most counters of one sum: each costs some bytes, because Redis may show a key twice.
+const SUM_MAX: usize = 16_000_000;
+/// The place of the master in a cursor.
+const MASTER_BITS: u32 = 10;
+
+type Found = Vec<(Vec<u8>, Cell)>;
+
+/// One walk.
+pub(crate) struct Walk {
+    pub(crate) links: Arc<Links>,
+    pub(crate) map: Arc<Map>,
+    pub(crate) timeout: std::time::Duration,
+    pub(crate) now_ms: u64,
+}
+
+fn failed(error: impl std::fmt::Display) -> Unavailable {
+    Unavailable::NoLeader(format!("Redis cannot be walked: {error}"))
+}
+
+impl Walk {
+    /// Counters that begin with `prefix` among about so many keys of one master, and the cursor of the next step.
+    async fn step(
+        &self,
+        address: &str,
+        cursor: u64,
+        count: usize,
+        prefix: &[u8],
+    ) -> RedisResult<(u64, Found)> {
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(cursor).arg("MATCH").arg(pattern(prefix)).arg("COUNT").arg(count);
+        let (next, names): (u64, Vec<Vec<u8>>) = self.links.ask_for(address, &scan).await?;
+        if names.is_empty() {
+            return Ok((next, Found::new()));
+        }
+        let mut pipeline = Pipeline::with_capacity(names.len());
+        names.iter().for_each(|name| _ = pipeline.cmd("GET").arg(&name[..]));
+        let mut link = self.links.get(address).await?;
+        let cells = within(self.timeout, link.send_packed_commands(&pipeline, 0, names.len())).await;
+        if cells.as_ref().is_err_and(|error| !is_said_by_server(error)) {
+            self.links.forget(address);
+        }
+        let mut found = Found::new();
+        for (name, value) in names.iter().zip(cells?) {
+            // One that has just expired is gone.
+            let Some(text) = redis::from_redis_value::<Option<String>>(Value::extract_error(value)?)? else {
+                continue;
+            };
+            let (Some(key), Some(cell)) = (key_of_cell(name), stored_cell(&text)) else { continue };
+            if cell.is_live(self.now_ms) && key.starts_with(prefix) {
+                found.push((key.to_vec(), cell));
+            }
+        }
+        Ok((next, found))
+    }
+
+    /// Passes all counters that begin with `prefix`; some may come twice.
+    async fn all(
+        &self,
+        prefix: &[u8],
+        mut see: impl FnMut(Vec<u8>, Cell) -> Result<(), Unavailable>,
+    ) -> Result<(), Unavailable> {
+        for address in self.map.masters() {
+            let mut cursor = 0;
+            loop {
+                let (next, found) = self.step(&address, cursor, STEP, prefix).await.map_err(failed)?;
+                for (key, cell) in found {
+                    see(key, cell)?;
+                }
+                if next == 0 {
+                    break;
+                }
+                cursor = next;
+            }
+        }
+        Ok(())
+    }
+
+    /// A page of a scan. The cursor is a master's, with the master's place below it.
+    pub(crate) async fn scan(&self, cursor: u64, count: usize) -> Result<ScanPage, Unavailable> {
+        let masters = self.map.masters();
+        let place = (cursor & ((1 << MASTER_BITS) - 1)) as usize;
+        let Some(address) = masters.get(place) else { return Ok(ScanPage::default()) };
+        let (next, found) =
+            self.step(address, cursor >> MASTER_BITS, count.max(1), b"").await.map_err(failed)?;
+        let cursor = match next {
+            0 if place + 1 < masters.len() => place as u64 + 1,
+            0 => 0,
+            next if next >> (64 - MASTER_BITS) != 0 => return Err(failed("a cursor is too large")),
+            next => next << MASTER_BITS | place as u64,
+        };
+        let keys: BTreeSet<Vec<u8>> = found.into_iter().map(|(key, _)| key).collect();
+        Ok(ScanPage { keys: keys.into_iter().collect(), cursor })
+    }
+
+    /// Any key, from somewhere in the middle of a master.
+    pub(crate) async fn random_key(&self, draw: u64) -> Result<Option<Vec<u8>>, Unavailable> {
+        let masters = self.map.masters();
+        let first = (draw % masters.len().max(1) as u64) as usize;
+        for turn in 0..masters.len() {
+            let address = &masters[(first + turn) % masters.len()];
+            // Any number is a cursor. What lies before it is looked at last.
+            for begin in [draw >> 32, 0] {
+                let mut cursor = begin;
+                loop {
+                    let (next, found) = self.step(address, cursor, STEP, b"").await.map_err(failed)?;
+                    if !found.is_empty() {
+                        let chosen = (draw % found.len() as u64) as usize;
+                        return Ok(found.into_iter().nth(chosen).map(|(key, _)| key));
+                    }
+                    if next == 0 {
+                        break;
+                    }
+                    cursor = next;
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// A page of a list. What is stored has no order here, so its order is that of keys.
+    pub(crate) async fn list(&self, listing: &Listing) -> Result<ListPage, Unavailable> {
+        let place = |key: &[u8], value: i64| {
+            let rank = match listing.order {
+                ListOrder::Value => std::cmp::Reverse(value),
+                ListOrder::Storage | ListOrder::Key => std::cmp::Reverse(0),
+            };
+            (rank, key.to_vec())
+        };
+        let after = listing.after.as_ref().map(|ListPlace { value, key }| place(key, *value));
+        let mut kept: BTreeMap<(std::cmp::Reverse<i64>, Vec<u8>), Cell> = BTreeMap::new();
+        // A counter that comes twice may have changed in between: only one of its places is kept.
+        let mut places: BTreeMap<Vec<u8>, (std::cmp::Reverse<i64>, Vec<u8>)> = BTreeMap::new();
+        let keep = |key: Vec<u8>, cell: Cell| {
+            let place = place(&key, cell.value);
+            if let Some(before) = places.remove(&key) {
+                kept.remove(&before);
+            }
+            if after.as_ref().is_none_or(|after| place > *after) {
+                places.insert(key, place.clone());
+                kept.insert(place, cell);
+            }
+            if kept.len() > listing.limit + 1
+                && let Some(((_, key), _)) = kept.pop_last()
+            {
+                places.remove(&key);
+            }
+            Ok(())
+        };
+        self.all(&listing.prefix, keep).await?;
+        let more = kept.len() > listing.limit;
+        let counters = kept.into_iter().take(listing.limit).map(|((_, key), cell)| (key, cell)).collect();
+        Ok(ListPage { counters, more })
+    }
+
+    /// The totals of a pattern, by group.
+    pub(crate) async fn aggregate(&self, pattern: &[u8]) -> Result<Aggregate, Unavailable> {
+        let selector = Selector::new(pattern);
+        let mut totals: BTreeMap<u16, Totals> = BTreeMap::new();
+        // Births are given out once in a group.
+        let mut seen: HashSet<(u16, u64)> = HashSet::new();
+        let add = |key: Vec<u8>, cell: Cell| {
+            let group = groups::group(&key);
+            if !selector.selects(&key) || !seen.insert((group, cell.birth)) {
+                return Ok(());
+            }
+            if seen.len() > SUM_MAX {
+                let why = format!("a sum of more than {SUM_MAX} counters; add up parts of them");
+                return Err(Unavailable::Unsupported(why));
+            }
+            totals.entry(group).or_default().add(cell.value);
+            Ok(())
+        };
+        self.all(selector.prefix(), add).await?;
+        let part = |(partition, totals)| Part { partition, node: None, totals };
+        Ok(Aggregate { parts: totals.into_iter().map(part).collect(), missing: Vec::new() })
+    }
+}
+
+/// What cells are called whose keys begin with `prefix`, as a pattern of Redis.
+fn pattern(prefix: &[u8]) -> Vec<u8> {
+    let mut pattern = b"{q*}:c:".to_vec();
+    for byte in prefix {
+        if matches!(byte, b'*' | b'?' | b'[' | b']' | b'\\' | b'^') {
+            pattern.push(b'\\');
+        }
+        pattern.push(*byte);
+    }
+    pattern.push(b'*');
+    pattern
+}
