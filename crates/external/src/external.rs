@@ -8,7 +8,8 @@ use parking_lot::Mutex;
 use quipu_counting::policy::POLICIES_MAX;
 use quipu_counting::service::{Finished, ScanPage};
 use quipu_counting::{
-    Aggregate, Batch, Counters, Execution, HotKeys, ListPage, Listing, Policies, Policy, Unavailable,
+    Aggregate, Batch, Counters, Execution, HotKeys, ListPage, Listing, Policies, Policy, Selector,
+    Unavailable,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -286,7 +287,7 @@ impl Counters for External {
         if let Some(counts) = split.counts {
             let walk = self.walk(now_ms);
             tokio::spawn(async move {
-                let counted = walk.aggregate(b"*").await;
+                let counted = walk.aggregate(&Selector::new(b"*")).await;
                 counts.answer(counted.map(|aggregate| aggregate.totals().count));
             });
         }
@@ -349,9 +350,12 @@ impl Counters for External {
         self.wait(async move { walk.list(&listing).await })
     }
 
-    fn aggregate(&self, pattern: &[u8], now_ms: u64) -> Result<Aggregate, Unavailable> {
-        let (walk, pattern) = (self.walk(now_ms), pattern.to_vec());
-        self.wait(async move { walk.aggregate(&pattern).await })
+    fn aggregate(&self, selector: &Selector, now_ms: u64) -> Result<Aggregate, Unavailable> {
+        if selector.slice().is_some() {
+            return Err(Unavailable::Unsupported("values are not rolled up by dimensions on Redis".into()));
+        }
+        let (walk, selector) = (self.walk(now_ms), selector.clone());
+        self.wait(async move { walk.aggregate(&selector).await })
     }
 
     fn random_key(&self, draw: u64, now_ms: u64) -> Result<Option<Vec<u8>>, Unavailable> {

@@ -108,6 +108,8 @@ pub(crate) fn unsupported(policy: &Policy) -> Option<&'static str> {
             Some("windows and limits of acquire")
         }
         () if policy.history.is_some() => Some("history"),
+        () if policy.audit_ms.is_some() => Some("a trail of changes"),
+        () if policy.rollups.is_some() => Some("roll-ups"),
         () => None,
     }
 }

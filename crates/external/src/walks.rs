@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use quipu_counting::aggregate::{Part, Selector};
 use quipu_counting::service::ScanPage;
-use quipu_counting::{Aggregate, Cell, ListOrder, ListPage, ListPlace, Listing, Totals, Unavailable};
+use quipu_counting::{Aggregate, Cell, ListOrder, ListPage, ListPlace, Listed, Listing, Totals, Unavailable};
 use redis::{Pipeline, RedisResult, Value};
 
 use crate::call::stored_cell;
@@ -167,13 +167,16 @@ impl Walk {
         };
         self.all(&listing.prefix, keep).await?;
         let more = kept.len() > listing.limit;
-        let counters = kept.into_iter().take(listing.limit).map(|((_, key), cell)| (key, cell)).collect();
+        let counters = kept
+            .into_iter()
+            .take(listing.limit)
+            .map(|((_, key), cell)| Listed { key, cell, body: None })
+            .collect();
         Ok(ListPage { counters, more })
     }
 
     /// The totals of a pattern, by group.
-    pub(crate) async fn aggregate(&self, pattern: &[u8]) -> Result<Aggregate, Unavailable> {
-        let selector = Selector::new(pattern);
+    pub(crate) async fn aggregate(&self, selector: &Selector) -> Result<Aggregate, Unavailable> {
         let mut totals: BTreeMap<u16, Totals> = BTreeMap::new();
         // Births are given out once in a group.
         let mut seen: HashSet<(u16, u64)> = HashSet::new();

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use quipu_counting::{
     Action, Add, Batch, Condition, Counters, Execution, Expiry, GroupKind, ListOrder, Listing, Policy,
-    Refusal, Reply, Set, Unavailable,
+    Refusal, Reply, Selector, Set, Unavailable,
 };
 use quipu_external::{External, Options, group, tag};
 use support::{Cluster, Losing, PATIENCE, Proxy, Server, wait_until};
@@ -245,7 +245,7 @@ fn walks(external: &External, count: usize) {
         let mut all = Vec::new();
         loop {
             let page = external.list(&listing, now_ms()).unwrap();
-            all.extend(page.counters.iter().map(|(_, cell)| cell.value));
+            all.extend(page.counters.iter().map(|counter| counter.cell.value));
             listing.after = page.next();
             if listing.after.is_none() {
                 return all;
@@ -255,7 +255,7 @@ fn walks(external: &External, count: usize) {
     let rising: Vec<i64> = (0..count as i64).collect();
     assert_eq!(listed(ListOrder::Key, 7), rising);
     assert_eq!(listed(ListOrder::Value, 1_000), rising.iter().rev().copied().collect::<Vec<_>>());
-    let totals = external.aggregate(b"walk*", now_ms()).unwrap().totals();
+    let totals = external.aggregate(&Selector::new(b"walk*"), now_ms()).unwrap().totals();
     let expected = (rising.iter().sum::<i64>().into(), count as u64);
     assert_eq!((totals.sum, totals.count), expected);
     assert_eq!(totals.range(), Some((0, count as i64 - 1)));
