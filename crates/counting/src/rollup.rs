@@ -217,9 +217,12 @@ fn value_problem(name: &str, value: &str) -> Option<String> {
     (value == "*").then(|| format!("the value of {name} cannot be *: readers ask for every value with it"))
 }
 
+/// Some cells in the order of their names.
+type Page = Vec<(Box<[u8]>, i64)>;
+
 /// The cells of one roll-up, in chunks that are shared with whoever looks at them.
 #[derive(Clone, Debug, Default)]
-struct Cells(Vec<Arc<Vec<(Box<[u8]>, i64)>>>);
+struct Cells(Vec<Arc<Page>>);
 
 impl PartialEq for Cells {
     fn eq(&self, other: &Cells) -> bool {

@@ -300,7 +300,7 @@ impl<'a> Walk<'a> {
         hashes.iter().for_each(|hash| held.table.prefetch_slot(*hash));
         hashes.iter().for_each(|hash| held.table.prefetch_record(*hash));
         let mut doubtful: Vec<&[u8]> = Vec::new();
-        let mut cells: Vec<(&[u8], Cell, Option<Arc<Body>>)> = Vec::with_capacity(hashes.len());
+        let mut cells: Vec<(_, Cell, Option<_>)> = Vec::with_capacity(hashes.len());
         for ((key, on_disk, body), hash) in found.iter().zip(hashes) {
             match held.table.find(hash, key) {
                 Some(number) => {

@@ -327,7 +327,7 @@ proptest! {
                 value = if reply.exists { reply.cell.value } else { 0 };
             }
             let rollups = counter.whole.body.as_ref().and_then(|body| body.rollups.as_ref());
-            let found: Vec<(Vec<&str>, BTreeMap<Vec<String>, i64>)> = rollups.iter().flat_map(|rollups| rollups.iter())
+            let found: Vec<(Vec<&str>, BTreeMap<_, _>)> = rollups.iter().flat_map(|rollups| rollups.iter())
                 .map(|(names, cells)| (names, cells.into_iter()
                     .map(|(values, sum)| (values.into_iter().map(str::to_owned).collect(), sum)).collect()))
                 .collect();

@@ -22,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// What a server says.
 pub enum News {
     /// A counter is so now.
-    Change(Counter),
+    Change(Box<Counter>),
     /// All counters were deleted.
     Clear,
     /// What is known may be wrong; what there is follows.
@@ -137,7 +137,7 @@ fn listen(
 /// What an event says; what this version does not know is passed over.
 fn read(name: &str, data: &str) -> Option<News> {
     match name {
-        "change" => serde_json::from_str(data).ok().map(News::Change),
+        "change" => serde_json::from_str(data).ok().map(|counter| News::Change(Box::new(counter))),
         "clear" => Some(News::Clear),
         "reset" => Some(News::Reset),
         "ready" => serde_json::from_str::<Ready>(data).ok().map(|ready| News::Ready(ready.complete)),

@@ -152,7 +152,7 @@ impl Watch<'_> {
 
     fn hear(&mut self, stream: usize, news: News) -> Result<(), Failure> {
         match news {
-            News::Change(counter) => self.change(stream, counter),
+            News::Change(counter) => self.change(stream, *counter),
             News::Clear => self.remove(|_| true),
             News::Reset => {
                 let of_it = self.tracks.values_mut().filter(|track| track.stream == stream);

@@ -30,7 +30,7 @@ pub enum Step {
     /// It is to be done in the background.
     Background {
         /// What is to be done.
-        job: Job,
+        job: Box<Job>,
         /// The reply is not wanted.
         muted: bool,
         /// There is more to it: ask again when the job is done.
@@ -276,7 +276,7 @@ impl Interpreter<'_> {
             Ok(_) if !self.draft.is_empty() => Step::Alone,
             Ok(job) => {
                 self.count(command);
-                Step::Background { job, muted: false, again: false }
+                Step::Background { job: Box::new(job), muted: false, again: false }
             }
         }
     }

@@ -182,7 +182,7 @@ impl Turn<'_> {
             match step {
                 Step::Drafted | Step::Alone => {}
                 Step::Background { job, muted, again } => {
-                    return Stop::Background { job, muted, next: next - usize::from(again) };
+                    return Stop::Background { job: *job, muted, next: next - usize::from(again) };
                 }
                 Step::Close => {
                     connection.closing = true;

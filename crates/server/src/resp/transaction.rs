@@ -292,7 +292,7 @@ impl Interpreter<'_> {
                     self.count(command);
                     staged.next += 1;
                     let muted = staged.closes || self.session.mute == Mute::All;
-                    waits_for = Some(Step::Background { job, muted, again: true });
+                    waits_for = Some(Step::Background { job: Box::new(job), muted, again: true });
                     break;
                 }
                 Some(Err(complaint)) => drop(self.answer_part(&staged, |_| Err(complaint))),

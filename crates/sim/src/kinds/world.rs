@@ -135,6 +135,9 @@ fn surprise(what: &str) -> impl Fn(Unavailable) -> Violation {
     move |error| Violation::new(Invariant::Progress, format!("{what}: {error}"))
 }
 
+/// By key.
+type Trails = Vec<(Vec<u8>, Vec<Trace>)>;
+
 impl World {
     fn trace(&self, what: impl FnOnce() -> String) {
         if self.is_traced {
@@ -495,7 +498,7 @@ impl World {
     }
 
     /// The trails of all counters, the oldest row first, without what no request did.
-    fn trails(&self, engine: &Engine) -> Result<Vec<(Vec<u8>, Vec<Trace>)>, Violation> {
+    fn trails(&self, engine: &Engine) -> Result<Trails, Violation> {
         let mut trails = Vec::new();
         for key in &self.keys {
             let mut query =

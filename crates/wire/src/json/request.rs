@@ -261,6 +261,7 @@ pub struct NoFields {}
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schema(as = Addition)]
+#[allow(clippy::manual_non_exhaustive)] // the last field is there to be refused
 pub struct AddBody {
     /// The counter.
     #[schema(value_type = Option<KeySchema>)]

@@ -53,8 +53,11 @@ pub fn told<'a>(pairs: &[(&'a [u8], &'a [u8])]) -> Result<Vec<(&'a str, &'a str)
     Ok(texts)
 }
 
+/// Names and values as they came.
+type Pairs<'a> = Vec<(&'a [u8], &'a [u8])>;
+
 /// All options of a command that has no others than DIM.
-pub fn only<'a>(words: Arguments<'_, 'a>) -> Result<Vec<(&'a [u8], &'a [u8])>, Complaint> {
+pub fn only<'a>(words: Arguments<'_, 'a>) -> Result<Pairs<'a>, Complaint> {
     let mut words = words.iter();
     let mut pairs = Vec::new();
     while let Some(word) = words.next() {
