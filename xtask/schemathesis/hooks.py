@@ -113,6 +113,17 @@ REFUSED_BY_RIGHT = (
     ("would keep more than", has("history", "minutesMs", "hoursMs", "daysMs")),
     ("keeps nothing: give", has("history")),
     ("would keep more than 4096 buckets", has("keepMs", "bucketMs", "spanMs")),
+    ("has more than 400 buckets", has("window")),  # of uniques there are fewer
+    ("the query parameter dims", asks_for("dims")),  # names and values have a form
+    ("no policy declares", asks_for("dims")),
+    ("no roll-up of the counter's policy", asks_for("dims")),
+    ("`dims", has("dims")),
+    (".dims", has("dims")),
+    ("`rollups`", has("rollups")),  # names have a form, and come once
+    ("expected a time like", has("at")),  # before 1970, or of 61 seconds
+    ("`lateness`", has("lateness")),  # for windows, and no longer than they are kept
+    ("`audit`", has("audit")),
+    ("no policy has a trail kept of", lambda case: case.operation.path.endswith("/audit")),
 )
 
 

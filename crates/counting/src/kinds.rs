@@ -557,6 +557,9 @@ impl Deciding<'_> {
         if self.kind() != Kind::Unique || is_wanted {
             return self.set(set);
         }
+        if !holds(set.condition, self.live) {
+            return self.unmet();
+        }
         let mut verdict = self.plain(&Action::Set(*set), &self.ruled.limits);
         if verdict.reply.refusal.is_none() {
             verdict.reply.detail = self.body.take().map(|body| Arc::new(Detail::Body(body, None)));

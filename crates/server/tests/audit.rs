@@ -55,7 +55,7 @@ fn every_way_of_changing_a_counter_leaves_a_trail_that_a_kill_keeps() {
     let data = tempfile::tempdir().unwrap();
     let server = Server::start(data.path());
     let refused = call(&server, "GET counters/balance:7/audit", &[], "");
-    assert_eq!((refused.status, &refused.json()["reason"]), (409, &json!("not-audited")));
+    assert_eq!((refused.status, &refused.json()["reason"]), (400, &json!("not-audited")));
     let policy = done(&server, "PUT policies/balance:*", &[], r#"{"audit":"30d","max":1000}"#);
     assert_eq!(policy["audit"], json!("30d"));
     let anna = ("X-Quipu-Actor", "anna");

@@ -343,6 +343,15 @@ fn what_cannot_be_decided_together_is_refused_and_does_no_harm() {
         let crossing = ["MULTI", "INCR qa", "INCR zb", "EXEC"].map(words);
         let answered = converse(server.resp, &crossing);
         assert!(answered.contains("-CROSSSLOT"), "{answered}");
+        // What is watched is decided together with the rest, and so is the counter of a hold.
+        let watching = ["WATCH zb", "MULTI", "INCR qa", "EXEC"].map(words);
+        let answered = converse(server.resp, &watching);
+        assert!(answered.contains("-CROSSSLOT"), "{answered}");
+        let held = converse(server.resp, &[words("Q.HOLD zb 1 60000")]);
+        let hold = held.lines().find(|line| !line.starts_with(['*', '$', ':', '+'])).unwrap();
+        let ending = ["MULTI", &format!("Q.VOID {hold}"), "INCR qa", "EXEC"].map(words);
+        let answered = converse(server.resp, &ending);
+        assert!(answered.contains("-CROSSSLOT"), "{answered}");
         let answered = converse(server.resp, &["MULTI", "INCR a{t}", "INCR b{t}", "EXEC"].map(words));
         assert!(answered.contains("*2\r\n:"), "{answered}");
     }

@@ -300,3 +300,20 @@ fn policies_say_what_counters_are_born_as() {
         ],
     );
 }
+
+#[test]
+fn who_replaces_a_sketch_is_told_what_it_was() {
+    let quipu = Quipu::start();
+    let mut client = quipu.client();
+    for word in ["a", "b", "c"] {
+        ask(&mut client, &[b"PFADD", b"old", word.as_bytes()]);
+    }
+    ask(&mut client, &[b"PFADD", b"new", b"d"]);
+    let (old, new) = (ask(&mut client, &[b"GET", b"old"]), ask(&mut client, &[b"GET", b"new"]));
+    let (old, new) = (content(&old).to_vec(), content(&new).to_vec());
+    let told = ask(&mut client, &[b"SET", b"old", b"5", b"NX", b"GET"]);
+    assert_eq!(content(&told), old, "also if nothing is done");
+    let told = ask(&mut client, &[b"GETSET", b"old", &new]);
+    assert_eq!(content(&told), old);
+    assert_eq!(client.ask("PFCOUNT old"), ":1|");
+}

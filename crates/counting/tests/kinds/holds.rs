@@ -48,6 +48,21 @@ fn a_counter_is_not_born_outside_its_bounds() {
 }
 
 #[test]
+fn what_is_set_aside_takes_nothing_away() {
+    let saturated = |delta, max| plain(Action::Add(Add { max, saturate: true, ..Add::plain(delta) }));
+    script(
+        Counter::default(),
+        &[
+            (0, add(10), "10"),
+            (1, reserve(5, 100), "10 hold 2 until 101"),
+            (2, saturated(3, 12), "10"),
+            (3, saturated(3, 17), "12"),
+            (4, saturated(-3, 17), "9"),
+        ],
+    );
+}
+
+#[test]
 fn holds_belong_to_one_life() {
     script(
         Counter::default(),

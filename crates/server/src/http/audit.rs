@@ -54,7 +54,7 @@ pub async fn read(State(app): State<Arc<App>>, Name(key): Name, uri: Uri) -> Ans
         let detail = format!(
             "no policy has a trail kept of {shown}, and there is none from before; store one with \"audit\": \"30d\""
         );
-        return Err(Problem::new(409, "not-audited", detail).into());
+        return Err(Problem::new(400, "not-audited", detail).into());
     }
     let bytes = (page.changes.len() + 1) * ROW_BYTES;
     Ok(answer::json_in(room, bytes, &AuditReply::of(&query.key, &page)))

@@ -485,8 +485,8 @@ impl<'d> Renderer<'d, '_> {
 /// The value of a counter of uniques, as Redis has it.
 fn sketch(reply: &Reply, now_ms: u64) -> Option<Vec<u8>> {
     match reply.detail.as_deref() {
-        Some(Detail::Body(body, _)) if body.kind() == Kind::Unique => {
-            kinds::union(std::slice::from_ref(reply), now_ms).ok().map(|unique| unique.to_redis())
+        Some(Detail::Body(body, frame)) if body.kind() == Kind::Unique => {
+            Some(seen_by(body, frame.as_ref(), reply.as_of_ms(now_ms)).to_redis())
         }
         _ => None,
     }

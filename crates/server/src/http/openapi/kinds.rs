@@ -171,10 +171,10 @@ pub const OPERATIONS: &[Operation] = &[
         description: "Every accepted change, the newest first, with who asked for it (the header `X-Quipu-Actor`, or the name of a RESP \
             connection, and the address), why (the reason of an adjustment) and under which request id. A policy with `audit` says \
             for how long that is kept; deleting a counter leaves its trail alone. Where no policy has one kept, and there is none from \
-            before, the call is refused (409).",
+            before, the call is refused (400).",
         parameters: &["AuditKey", "From", "To", "AuditLimit", "AuditCursor"],
         outcomes: &[done("A page of changes.", "Audit", AUDIT, &[])],
-        problems: &[400, 406, 409, 431, 503, 504],
+        problems: &[400, 406, 431, 503, 504],
         ..PLAIN
     },
     Operation {

@@ -85,8 +85,8 @@ pub fn parameters() -> Value {
         },
         "Actor": {
             "name": "X-Quipu-Actor", "in": "header", "example": "billing",
-            "schema": {"type": "string", "maxLength": ACTOR_BYTES_MAX, "pattern": "^[!-~]*$"},
-            "description": "Who asks, for the trail of the counter, where a policy has one kept.",
+            "schema": {"type": "string"},
+            "description": format!("Who asks, in at most {ACTOR_BYTES_MAX} bytes, for the trail of the counter, where a policy has one kept."),
         },
         "IfMatch": {
             "name": "If-Match", "in": "header", "schema": tags, "example": "\"12-7\"",
