@@ -128,11 +128,6 @@ impl Holds {
         outstanding
     }
 
-    /// When the first of them ends; that may be over.
-    pub fn next_expiry_ms(&self) -> Option<u64> {
-        self.amounts.first_key_value().map(|((expires_at_ms, _), _)| *expires_at_ms)
-    }
-
     /// All of them by number, those included whose time is over.
     pub fn iter(&self) -> impl Iterator<Item = (u64, Hold)> + '_ {
         self.expiries.iter().filter_map(|(number, expires_at_ms)| {

@@ -3,6 +3,10 @@
 //! [`settle_whole`] is to a [`Whole`] what [`decide`] is to a cell, and calls it for what both have in common. It changes the counter in
 //! place and says by which events, or leaves it alone and says why.
 
+mod groups;
+mod quotas;
+mod uniques;
+
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,6 +25,11 @@ use crate::series::Series;
 use crate::told::Told;
 use crate::unique::{Seen, Unique};
 use crate::window::{BucketRefusal, Frame, Zone, usage};
+
+pub use groups::{SettledGroup, WholeItem, settle_group};
+pub use quotas::keep_for;
+pub(crate) use uniques::split_join;
+pub use uniques::{put_join, seen_by, visitors};
 
 /// How far ahead of ours a clock may be whose times are believed.
 pub const AHEAD_MS: u64 = 60_000;
@@ -174,30 +183,6 @@ pub fn settle_whole(
     Settled { change: verdict.change, events, reply: verdict.reply }
 }
 
-/// What a payload of [`Action::Join`] begins with where it says what was asked for; sketches begin otherwise.
-const ASKED_FOR: u8 = 0xff;
-
-/// Appends the payload of [`Action::Join`] under a request id: a hash of what was asked for, by which the request is the same when it comes
-/// again, and the sketch, which may then be another. Without a sketch it is refused, unless it was done before.
-pub fn put_join(out: &mut Vec<u8>, asked_for: u64, sketch: Option<&Unique>) {
-    out.push(ASKED_FOR);
-    out.extend(asked_for.to_le_bytes());
-    if let Some(sketch) = sketch {
-        sketch.put(out);
-    }
-}
-
-/// What was asked for, as far as it is said, and the sketch.
-pub(crate) fn split_join(payload: &[u8]) -> (Option<&[u8; 8]>, &[u8]) {
-    match payload.split_first() {
-        Some((&ASKED_FOR, rest)) => match rest.split_first_chunk() {
-            Some((asked_for, sketch)) => (Some(asked_for), sketch),
-            None => (None, &[]),
-        },
-        _ => (None, payload),
-    }
-}
-
 /// A counter as it was elsewhere.
 pub struct Restored {
     updated_at_ms: u64,
@@ -218,27 +203,6 @@ pub fn read_restored(payload: &[u8]) -> Option<Restored> {
     let (updated_at_ms, value) = (bytes.varint()?, bytes.zigzag()?);
     let body = Body::read(bytes.bytes()?)?;
     bytes.is_empty().then_some(Restored { updated_at_ms, value, body })
-}
-
-/// What a counter of uniques has seen: in its window as time stands, where it knows when, else in all. This adds up sketches, so it is
-/// for who shows the counter, and not for who decides about it.
-pub fn seen_by(body: &Body, frame: Option<&Frame>, now_ms: u64) -> Unique {
-    visitors(body, &frame.map_or(0..u64::MAX, |frame| frame.window(now_ms)))
-}
-
-/// The same in a span of time.
-pub fn visitors(body: &Body, range: &Range<u64>) -> Unique {
-    let mut all = Unique::new();
-    match &body.state {
-        State::Unique(unique) => all = unique.clone(),
-        State::Visitors(_, sketches) => {
-            for (_, unique) in sketches.iter().filter(|(start, _)| range.contains(start)) {
-                all.merge(unique);
-            }
-        }
-        State::Sum | State::Window(..) => {}
-    }
-    all
 }
 
 impl Deciding<'_> {
@@ -495,21 +459,6 @@ impl Deciding<'_> {
         Verdict { change: Change::Keep, reply: Reply { detail, ..Reply::state(self.live) } }
     }
 
-    /// Bounds leave room for what is set aside.
-    fn within_holds(&self, add: &Add) -> (Add, Limits) {
-        let Outstanding { up, down, .. } = self.outstanding();
-        let (up, down) = (clamp(up), clamp(down));
-        let (mut add, mut limits) = (*add, self.ruled.limits);
-        // What is set aside may leave less than there is: then nothing can be added, and nothing is taken away either.
-        let value = self.live.map_or(0, |cell| cell.value);
-        let lower = |bound: i64| if up == 0 { bound } else { bound.saturating_sub(up).max(value.min(bound)) };
-        let higher =
-            |bound: i64| if down == 0 { bound } else { bound.saturating_sub(down).min(value.max(bound)) };
-        (add.max, limits.ceiling) = (lower(add.max), lower(limits.ceiling));
-        (add.min, limits.floor) = (higher(add.min), higher(limits.floor));
-        (add, limits)
-    }
-
     /// Notes an addition in the bucket of its time, where the counter has buckets.
     fn count(&mut self, delta: i64, at_ms: u64) -> Result<(), Refusal> {
         self.ensure_shape();
@@ -588,92 +537,6 @@ impl Deciding<'_> {
         verdict
     }
 
-    /// The sketch that something seen now belongs to, of a counter that is born for it if there is none; where its bucket begins.
-    fn sketch(&mut self) -> Result<(Cow<'_, Unique>, u64), Refusal> {
-        if self.live.is_none() && self.body.is_none() {
-            let policy = self.ruled.policy;
-            let shape = match policy.map(|policy| (policy.kind, &policy.window)) {
-                None | Some((None, _)) | Some((Some(Kind::Unique), None)) => Shape::Unique,
-                Some((Some(Kind::Unique), Some(keeping))) => Shape::Visitors(keeping.to_be_kept()),
-                Some((Some(Kind::Sum | Kind::Window), _)) => return Err(Refusal::WrongKind),
-            };
-            self.happens(Event::Become(shape));
-        }
-        let start_ms = self.keeping().map_or(0, |keeping| keeping.frame.bucket(self.now_ms).start);
-        match self.body.as_ref().map(|body| &body.state) {
-            Some(State::Unique(unique)) => Ok((Cow::Borrowed(unique), 0)),
-            Some(State::Visitors(_, sketches)) => Ok((seen_from(sketches, start_ms), start_ms)),
-            _ => Err(Refusal::WrongKind),
-        }
-    }
-
-    /// The one sketch of a counter that does not know when it saw what: others take no sketches.
-    fn only_sketch(&mut self) -> Result<Unique, Refusal> {
-        let sketch = self.sketch()?.0.into_owned();
-        match self.body.as_ref().map(|body| &body.state) {
-            Some(State::Unique(_)) => Ok(sketch),
-            _ => Err(Refusal::WrongKind),
-        }
-    }
-
-    fn observe(&mut self, items: &[u64]) -> Verdict {
-        let (sketch, start_ms) = match self.sketch() {
-            Ok(found) => found,
-            Err(refusal) => return self.refuse(refusal),
-        };
-        let mut seen = Seen { is_new: false, is_altered: false };
-        let hashes: Vec<u64> = (items.iter().copied())
-            .filter(|hash| {
-                let one = sketch.would_see(*hash);
-                seen.is_altered |= one.is_altered;
-                seen.is_new |= one.is_new;
-                one.is_new
-            })
-            .collect();
-        if !hashes.is_empty() {
-            let from_ms = self.keeping().map_or(0, |keeping| keeping.from_ms(self.now_ms));
-            self.happens(Event::Observe { start_ms, from_ms, hashes });
-        }
-        self.seen(seen)
-    }
-
-    fn join(&mut self, other: &Unique) -> Verdict {
-        let mut joined = match self.only_sketch() {
-            Ok(sketch) => sketch,
-            Err(refusal) => return self.refuse(refusal),
-        };
-        let seen = joined.merge(other);
-        if seen.is_new {
-            self.happens(Event::Join(other.clone()));
-        }
-        self.seen(seen)
-    }
-
-    fn replace(&mut self, sketch: Unique, expiry: Expiry, condition: Condition) -> Verdict {
-        if !holds(condition, self.live) {
-            return self.unmet();
-        }
-        let before = self.shown();
-        // A number may be overwritten by a sketch, as it may be in Redis.
-        let is_wanted = self.ruled.policy.is_some_and(|policy| policy.kind == Some(Kind::Sum));
-        let is_sum = self.live.is_some() && self.kind() == Kind::Sum && !is_wanted;
-        if is_sum {
-            self.body = None;
-            self.happens(Event::Become(Shape::Unique));
-        } else if let Err(refusal) = self.only_sketch() {
-            return self.refuse(refusal);
-        }
-        let count = sketch.count();
-        self.happens(Event::Replace(sketch));
-        let (limits, now_ms) = (self.ruled.limits, self.now_ms);
-        let mut verdict = born_or_changed(self.live, to_i64(count), expiry, &limits, now_ms, self.sequence);
-        verdict.reply.detail = before;
-        if is_sum {
-            self.begin_anew(&mut verdict);
-        }
-        verdict
-    }
-
     /// It begins another life, as it was in the one before, but for what was set aside: holds are known by the life they were made in. When it
     /// last changed is when it did so there, so that its history stays true.
     fn restore(&mut self, restored: Restored, expiry: Expiry, condition: Condition) -> Verdict {
@@ -704,187 +567,6 @@ impl Deciding<'_> {
         self.happens(Event::Restore(Box::new(body)));
         verdict
     }
-
-    /// The reply of something that was shown to a sketch. What it came to is said by `applied`: 1 if a register of the sketch rose (or the counter
-    /// is new), 2 more if something new is known: a difference that an outcome can remember.
-    fn seen(&mut self, seen: Seen) -> Verdict {
-        let is_born = self.live.is_none();
-        let (count, is_exact) =
-            self.sketch().map_or((0, true), |(sketch, _)| (sketch.count(), sketch.is_exact()));
-        let applied = i64::from(seen.is_altered || is_born) + 2 * i64::from(seen.is_new);
-        let mut verdict = if applied == 0 {
-            Verdict { change: Change::Keep, reply: Reply::state(self.live) }
-        } else {
-            let (now_ms, sequence) = (self.now_ms, self.sequence);
-            born_or_changed(self.live, to_i64(count), Expiry::Keep, &self.ruled.limits, now_ms, sequence)
-        };
-        verdict.reply.applied = applied;
-        verdict.reply.previous = verdict.reply.cell.value.saturating_sub(applied);
-        verdict.reply.detail = Some(Arc::new(Detail::Seen { is_exact }));
-        verdict
-    }
-
-    fn acquire(&mut self, acquire: &Acquire, payload: &[u8]) -> Verdict {
-        let policy = self.ruled.policy;
-        let Some(limit) = acquire.limit.or(policy.and_then(|policy| policy.limit)) else {
-            return self.refuse(Refusal::NoLimit);
-        };
-        let asked = match payload {
-            [] => None,
-            payload => match read_frame(&mut Bytes::new(payload)) {
-                Some(frame) => Some(frame),
-                None => return self.refuse(Refusal::WrongKind),
-            },
-        };
-        let frame = match self.frame(asked) {
-            Ok(frame) => frame,
-            Err(refusal) => return self.refuse(refusal),
-        };
-        let (counted, reset_ms) = self.used(frame.as_ref());
-        let used = counted + self.outstanding().up;
-        let after = used + i128::from(acquire.amount);
-        let is_soft = acquire.is_soft || policy.is_some_and(|policy| policy.soft);
-        let quota =
-            |used: i128, reset_ms| Some(Arc::new(Detail::Quota { used: clamp(used), limit, reset_ms }));
-        if after > i128::from(limit) && !is_soft {
-            let mut verdict = self.refuse(Refusal::OverQuota);
-            verdict.reply.detail = quota(used, reset_ms);
-            return verdict;
-        }
-        let is_born = self.live.is_none() && self.body.is_none();
-        let kept_ms = self.keeping().map_or(0, |keeping| keeping.keep_ms);
-        let longer_ms = frame.as_ref().map(keep_for).filter(|keep_ms| *keep_ms > kept_ms);
-        if let (true, Some(frame)) = (is_born, frame.clone()) {
-            let keep_ms = longer_ms.unwrap_or(kept_ms);
-            self.happens(Event::Become(Shape::Window(Keeping { frame, keep_ms }.to_be_kept())));
-        }
-        // All of it or nothing, also where a policy lets additions take what is left.
-        self.ruled.limits.saturate = false;
-        let mut verdict = self.add(&Add::plain(acquire.amount), &[]);
-        if verdict.reply.refusal.is_none() {
-            if let (false, Some(keep_ms)) = (is_born, longer_ms) {
-                self.happens(Event::Keep(keep_ms));
-            }
-            // What was just counted is the first to come back where nothing was.
-            let (_, reset_ms) = self.used(frame.as_ref());
-            verdict.reply.detail = quota(after, reset_ms);
-        }
-        verdict
-    }
-
-    /// How the window of a limit is cut: as asked, as far as what the counter keeps can tell; else as the policy says.
-    fn frame(&self, asked: Option<Frame>) -> Result<Option<Frame>, Refusal> {
-        if self.kind() == Kind::Unique {
-            return Err(Refusal::WrongKind);
-        }
-        match (self.keeping(), asked) {
-            (own, None) => Ok(own.map(|keeping| keeping.frame)),
-            (None, Some(asked)) if self.may_become(&asked) => Ok(Some(asked)),
-            (None, Some(_)) => Err(Refusal::WrongKind),
-            (Some(own), Some(asked)) => match (own.frame, asked) {
-                (Frame::Sliding { bucket_ms, .. }, Frame::Sliding { span_ms, .. }) => {
-                    let frame = Frame::Sliding { span_ms, bucket_ms };
-                    // The buckets must be fine enough for it, and as many as it needs must fit.
-                    if frame.problem().is_none() { Ok(Some(frame)) } else { Err(Refusal::WrongKind) }
-                }
-                (own, asked) if own == asked => Ok(Some(own)),
-                _ => Err(Refusal::WrongKind),
-            },
-        }
-    }
-
-    /// Whether the counter may be born by a limit whose window is cut so. The offsets of a time zone are for a policy to say:
-    /// a counter does not keep them.
-    fn may_become(&self, frame: &Frame) -> bool {
-        let is_sum_by_policy = self.ruled.policy.is_some_and(|policy| policy.kind == Some(Kind::Sum));
-        let is_elsewhere = matches!(frame, Frame::Calendar { zone, .. } if *zone != Zone::utc());
-        self.live.is_none() && !is_sum_by_policy && !is_elsewhere
-    }
-
-    fn used(&self, frame: Option<&Frame>) -> (i128, u64) {
-        let buckets = match self.body.as_ref().map(|body| &body.state) {
-            Some(State::Window(_, buckets)) => Some(buckets),
-            _ => None,
-        };
-        match (frame, buckets) {
-            (Some(frame), Some(buckets)) => {
-                let usage = usage(frame, buckets, self.now_ms);
-                (usage.used, usage.reset_ms)
-            }
-            (Some(frame), None) => (0, usage(frame, &Default::default(), self.now_ms).reset_ms),
-            // Without a window nothing comes back by itself.
-            (None, _) => (self.live.map_or(0, |cell| i128::from(cell.value)), 0),
-        }
-    }
-
-    fn reserve(&mut self, add: &Add, ttl_ms: u64) -> Verdict {
-        if self.kind() == Kind::Unique {
-            return self.refuse(Refusal::WrongKind);
-        }
-        if self.outstanding().count >= HOLDS_MAX {
-            return self.refuse(Refusal::TooManyHolds);
-        }
-        if self.live.is_none() {
-            // A counter that is born by it has the value 0, which must be allowed too.
-            let zero = self.plain(&Action::Add(Add::plain(0)), &self.ruled.limits);
-            if zero.reply.refusal.is_some() {
-                return zero;
-            }
-        }
-        // As if it were added, with all that is set aside already.
-        let (within, limits) = self.within_holds(&Add { saturate: false, ..*add });
-        let verdict = self.plain(&Action::Add(within), &Limits { saturate: false, ..limits });
-        if verdict.reply.refusal.is_some() {
-            return verdict;
-        }
-        self.ensure_shape();
-        let value = self.live.map_or(0, |cell| cell.value);
-        let (limits, now_ms, sequence) = (self.ruled.limits, self.now_ms, self.sequence);
-        let mut verdict = born_or_changed(self.live, value, add.expiry, &limits, now_ms, sequence);
-        let number = verdict.reply.cell.version;
-        let expires_at_ms = self.now_ms.saturating_add(ttl_ms);
-        self.happens(Event::Reserve { number, hold: Hold { amount: add.delta, expires_at_ms } });
-        verdict.reply.detail = Some(Arc::new(Detail::Hold { number, expires_at_ms }));
-        verdict
-    }
-
-    fn end(&mut self, birth: u64, number: u64, ending: Ending) -> Verdict {
-        let is_same = self.live.is_some_and(|cell| cell.birth == birth);
-        let held = self.body.as_ref().and_then(|body| body.holds.get(number, self.now_ms));
-        let (true, Some(hold)) = (is_same, held) else { return self.refuse(Refusal::HoldEnded) };
-        let amount = match ending {
-            Ending::Void => 0,
-            Ending::Commit(None) => hold.amount,
-            Ending::Commit(Some(amount)) => amount,
-        };
-        let is_within = if hold.amount < 0 {
-            (hold.amount..=0).contains(&amount)
-        } else {
-            (0..=hold.amount).contains(&amount)
-        };
-        if !is_within {
-            return self.refuse(Refusal::BeyondHold);
-        }
-        let value = self.live.map_or(0, |cell| cell.value);
-        let Some(value) = value.checked_add(amount) else { return self.refuse(Refusal::Overflow) };
-        let now_ms = self.now_ms;
-        if let Err(refusal) = self.values(&[], now_ms).and_then(|values| self.tally(amount, now_ms, values)) {
-            return self.refuse(refusal);
-        }
-        self.happens(Event::End(number));
-        let limits = self.ruled.limits;
-        born_or_changed(self.live, value, Expiry::Keep, &limits, self.now_ms, self.sequence)
-    }
-}
-
-/// A window stays readable for a second one, so that the one before can be looked at.
-pub fn keep_for(frame: &Frame) -> u64 {
-    let span_ms = match frame {
-        Frame::Sliding { span_ms, .. } | Frame::Fixed { span_ms } => *span_ms,
-        // A month and a day.
-        Frame::Calendar { .. } => 32 * 24 * 3_600_000,
-    };
-    span_ms.saturating_mul(2)
 }
 
 fn to_i64(count: u64) -> i64 {
@@ -924,47 +606,4 @@ pub fn recall(
         _ => return None,
     };
     Some(Arc::new(detail))
-}
-
-/// One item of an all-or-none group of whole counters.
-#[derive(Clone, Copy, Debug)]
-pub struct WholeItem<'a> {
-    /// Index into the group's counters; two items may share one.
-    pub counter: usize,
-    /// What is asked.
-    pub asked: Asked<'a>,
-    /// What holds for the key.
-    pub ruled: Ruled<'a>,
-    /// The sequence this item's change would take.
-    pub sequence: u64,
-    /// Entry time of the item's partition.
-    pub now_ms: u64,
-}
-
-/// What was decided about each item, and what becomes of each counter in the end; or which item was refused, and what all are told.
-pub type SettledGroup = Result<(Vec<Settled>, Vec<Whole>), (usize, Vec<Reply>)>;
-
-/// As [`decide_group`](crate::decide_group), for counters with all they have. Bodies are changed in place from item to item.
-pub fn settle_group(items: &[WholeItem<'_>], counters: &[Whole]) -> SettledGroup {
-    let mut staged = counters.to_vec();
-    let mut all = Vec::with_capacity(items.len());
-    for (index, item) in items.iter().enumerate() {
-        let whole = &mut staged[item.counter];
-        let settled = settle_whole(whole, item.asked, item.ruled, item.now_ms, item.sequence);
-        let Some(refusal) = settled.reply.refusal else {
-            all.push(settled);
-            continue;
-        };
-        let unchanged = |(other, item): (usize, &WholeItem<'_>)| {
-            let live = counters[item.counter].cell.filter(|cell| cell.is_live(item.now_ms));
-            let body = counters[item.counter].body.as_ref().filter(|_| live.is_some());
-            let state = Reply { kind: body.map_or(Kind::Sum, |body| body.kind()), ..Reply::state(live) };
-            match other == index {
-                true => Reply { refusal: Some(refusal), detail: settled.reply.detail.clone(), ..state },
-                false => Reply { refusal: Some(Refusal::GroupAborted), ..state },
-            }
-        };
-        return Err((index, items.iter().enumerate().map(unchanged).collect()));
-    }
-    Ok((all, staged))
 }

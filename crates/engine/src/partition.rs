@@ -231,7 +231,7 @@ impl Partition {
         (found, before): (Option<RecordNumber>, Option<Cell>),
         settled: &Settled,
         body: Option<Arc<Body>>,
-    ) -> Option<RecordNumber> {
+    ) {
         let cell = match settled.change {
             Change::Put(cell) if !settled.events.is_empty() => cell,
             _ => {
@@ -239,7 +239,8 @@ impl Partition {
                 if let Some(body) = body {
                     self.bodies.put(key, body);
                 }
-                return self.change_under(hash, key, found, before, &settled.change, None).0;
+                self.change_under(hash, key, found, before, &settled.change, None);
+                return;
             }
         };
         self.sequence += 1;
@@ -249,7 +250,6 @@ impl Partition {
         self.account(hash, before, Some(cell));
         let number = self.table.set_cell(hash, number, Some(cell));
         self.set_body(number, key, body);
-        Some(number)
     }
 
     /// The counter of a record has this body from now on.
