@@ -290,3 +290,30 @@ fn positive(text: &[u8], what: &str) -> Result<u64, Complaint> {
         number => Ok(number),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use quipu_counting::Cell;
+    use quipu_counting::body::{Body, Event, Keeping, Shape};
+
+    use super::*;
+
+    #[test]
+    fn a_clock_that_is_behind_hides_nothing_that_was_acknowledged() {
+        let frame = sliding(60_000);
+        let changed_at_ms = 1_790_000_000_000;
+        let keeping = Keeping { frame: frame.clone(), keep_ms: 120_000 };
+        let mut body = Body::new(Shape::Window(keeping));
+        let start_ms = frame.bucket(changed_at_ms).start;
+        body.apply(Event::Count { start_ms, from_ms: 0, delta: 7 }, changed_at_ms).unwrap();
+        let cell = Cell { value: 7, version: 1, updated_at_ms: changed_at_ms, ..Cell::ABSENT };
+        let detail = Some(Arc::new(Detail::Body(Arc::new(body), Some(frame))));
+        let reply = Reply { detail, ..Reply::state(Some(cell)) };
+        for behind_ms in [0, 150, 20_000, 3_600_000] {
+            assert_eq!(window_sum(&reply, 10_000, changed_at_ms - behind_ms), Ok(7), "{behind_ms} ms behind");
+        }
+        assert_eq!(window_sum(&reply, 10_000, changed_at_ms + 30_000), Ok(0));
+    }
+}
