@@ -7,7 +7,7 @@ mod support;
 use std::collections::BTreeSet;
 
 use support::Server;
-use support::cluster::{add, ask, found, start_settled};
+use support::cluster::{add, ask, found, start_settled, wait_until_settled};
 use support::events::Events;
 
 /// Enough for every partition to have some.
@@ -98,4 +98,25 @@ fn a_client_of_a_node_that_is_gone_goes_on_at_another() {
     }
     hear_all(&mut events, 2);
     hear_all(&mut beside, 2);
+}
+
+/// Whoever watches counters by name hears of them also once their partitions have gone to another node, and from there.
+#[test]
+fn a_watched_counter_is_heard_of_after_its_partition_has_moved() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = found(folder.path(), 4);
+    let mut servers = start_settled(&data[..3]);
+    count_all(&servers[0], 1);
+    let names: Vec<String> = (0..KEYS).map(|number| format!("key={}", key(number))).collect();
+    let mut all: Vec<Events> =
+        servers.iter().map(|server| Events::open(server.http, &names.join("&"))).collect();
+    for events in &mut all {
+        events.until("ready");
+    }
+    servers.push(Server::start(&data[3]));
+    wait_until_settled(&servers.iter().collect::<Vec<_>>());
+    count_all(&servers[3], 2);
+    for events in &mut all {
+        hear_all(events, 2);
+    }
 }
