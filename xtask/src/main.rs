@@ -11,12 +11,15 @@
 //! | `cargo xtask torture overload` | three times what the server can serve, for a minute |
 //! | `cargo xtask torture cluster` | a cluster whose nodes die and lose each other: one order of events, nothing lost or doubled |
 //! | `cargo xtask torture join` | a cluster with many counters grows, and replaces a node that lost its disk |
+//! | `cargo xtask torture external` | who flushes to PostgreSQL is killed again and again: every change once in its tables |
 //! | `cargo xtask torture power` | the file system taken away under load, as a power cut does (needs root) |
 
 #[cfg(test)]
 mod arrows;
 mod bench;
 mod cluster;
+mod drill;
+mod external;
 mod interrupt;
 mod overload;
 mod packages;
@@ -86,6 +89,8 @@ enum Torture {
     Cluster(cluster::Arguments),
     /// Let nodes join a cluster with many counters, and one lose its disk and be replaced, under load
     Join(cluster::join::Arguments),
+    /// Kill whoever brings changes from Redis to PostgreSQL, and let a million pile up
+    External(external::Arguments),
     /// Shut the file system down under load without flushing its log, on ext4 and xfs (needs root)
     Power(power::Arguments),
 }
@@ -103,6 +108,7 @@ fn main() -> Result<()> {
         Task::Torture(Torture::Overload { arguments, options }) => bench::run_overload(arguments, options),
         Task::Torture(Torture::Cluster(arguments)) => cluster::run(&arguments),
         Task::Torture(Torture::Join(arguments)) => cluster::join::run(&arguments),
+        Task::Torture(Torture::External(arguments)) => external::run(&arguments),
         Task::Torture(Torture::Power(arguments)) => power::run(&arguments),
     }
 }

@@ -42,6 +42,15 @@ pub const OF_BENCH: &[Package] =
 pub const OF_CLUSTER_BENCH: &[Package] =
     &[Package { name: "etcd-server", is_present: || has_program("etcd") }];
 
+/// What `cargo xtask bench external` needs beside Redis.
+pub const OF_EXTERNAL_BENCH: &[Package] = &[
+    Package { name: "redis-tools", is_present: || has_program("redis-cli") },
+    Package {
+        name: "postgresql-15",
+        is_present: || Path::new("/usr/lib/postgresql/15/bin/initdb").is_file(),
+    },
+];
+
 /// What `cargo xtask torture power` needs.
 pub const OF_POWER: &[Package] = &[
     Package { name: "xfsprogs", is_present: || has_program("mkfs.xfs") && has_program("xfs_io") },

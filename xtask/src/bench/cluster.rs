@@ -186,7 +186,7 @@ fn with_cpu(processes: &[u32], run: impl FnOnce() -> Result<(u64, Figures)>) -> 
 }
 
 /// User and system time of all of them.
-fn cpu_seconds(processes: &[u32]) -> Result<f64> {
+pub fn cpu_seconds(processes: &[u32]) -> Result<f64> {
     let per_second: f64 = said(Command::new("getconf").arg("CLK_TCK"))?.parse()?;
     let mut ticks = 0;
     for process in processes {

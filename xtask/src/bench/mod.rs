@@ -10,6 +10,7 @@
 //! | `aggregate` | the sum of some counters among many |
 //! | `memory` | bytes per counter, in memory and on disk, and restarts |
 //! | `cluster`, `etcd` | three nodes beside three of etcd, and beside one server alone |
+//! | `external` | quipu on a Redis Cluster beside the usual script, and the way into PostgreSQL |
 //! | `http` | the HTTP API beside a bare axum handler |
 //! | `hot` | what finding hot keys costs |
 //! | `stage` | the servers that run beside each other |
@@ -23,6 +24,7 @@ mod capacity;
 mod cluster;
 mod compare;
 mod etcd;
+mod external;
 mod growth;
 mod hot;
 mod http;
@@ -72,6 +74,8 @@ enum Section {
     Capacity,
     /// Three nodes beside three of etcd, and beside one server alone
     Cluster,
+    /// quipu on a Redis Cluster beside the usual script on it, and how fast changes get into PostgreSQL
+    External,
     /// The HTTP API beside a bare axum handler
     Http {
         /// Use this bare handler instead of building it
@@ -106,6 +110,7 @@ impl Section {
             Section::Growth => growth::Growth::NAME,
             Section::Capacity => capacity::Capacity::NAME,
             Section::Cluster => cluster::Cluster::NAME,
+            Section::External => external::OnRedis::NAME,
             Section::Http { .. } => http::Http::NAME,
             Section::Aggregate { .. } => aggregate::Sums::NAME,
             Section::Hot => hot::Hot::NAME,
@@ -174,6 +179,7 @@ pub fn run(arguments: Arguments) -> Result<()> {
             Section::Growth,
             Section::Capacity,
             Section::Cluster,
+            Section::External,
             Section::Http { bare: None },
             Section::Aggregate { keys: aggregate::KEYS },
             Section::Hot,
@@ -202,6 +208,7 @@ fn write_all_docs(folder: &Path) -> Result<()> {
         page::write_docs::<growth::Growth>(folder),
         page::write_docs::<capacity::Capacity>(folder),
         page::write_docs::<cluster::Cluster>(folder),
+        page::write_docs::<external::OnRedis>(folder),
         page::write_docs::<http::Http>(folder),
         page::write_docs::<aggregate::Sums>(folder),
         page::write_docs::<hot::Hot>(folder),
@@ -235,6 +242,7 @@ impl Bench {
             Section::Growth => self.publish(growth::measure(self)?),
             Section::Capacity => self.publish(capacity::measure(self)?),
             Section::Cluster => self.publish(cluster::measure(self)?),
+            Section::External => self.publish(external::measure(self)?),
             Section::Http { bare } => self.publish(http::measure(self, bare.as_deref())?),
             Section::Aggregate { keys } => self.publish(aggregate::measure(self, *keys)?),
             Section::Hot => self.publish(hot::measure(self)?),

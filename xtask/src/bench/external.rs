@@ -1,0 +1,314 @@
+//! `cargo xtask bench external`: quipu on a Redis Cluster beside the usual script on the same cluster, and how fast changes get
+//! into PostgreSQL.
+//!
+//! Both sides count with request ids, so that a retry is safe. The usual way is a client that knows the slots and sends a script
+//! with SET NX and INCRBY to the master, one call for each request. The same threads with the same connections then
+//! send the same increments to a quipu on that cluster, which puts together what meets.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use quipu_counting::slot::slot;
+use rand::{Rng, SeedableRng, rngs::SmallRng};
+use serde::{Deserialize, Serialize};
+
+use super::Bench;
+use super::cluster::cpu_seconds;
+use super::load::Load;
+use super::page::Findings;
+use super::statistics::{median, ratios};
+use super::svg::Chart;
+use super::table::{Table, figure, grouped, times};
+use crate::drill::stage::{Postgres, Redis, RedisCluster};
+use crate::drill::talk::{Reply, Talk};
+use crate::packages;
+use crate::servers::Server;
+use crate::workspace::Scratch;
+
+/// Clients that each wait for their answer.
+const CLIENTS: usize = 64;
+const KEYS: u64 = 100_000;
+/// Length of a run.
+const SECONDS: u64 = 8;
+/// Counters that change before anything is flushed.
+const BACKLOG: u64 = 1_000_000;
+/// How long the flush may take altogether.
+const FLUSH_MAX: Duration = Duration::from_secs(300);
+
+/// Goals: how many times the increments of the usual way, and counters flushed per second.
+const GOAL_RATIO: f64 = 2.0;
+const GOAL_FLUSHED: f64 = 50_000.0;
+
+/// What people write by hand.
+const SCRIPT: &str = "if redis.call('SET', KEYS[2], 1, 'NX', 'PX', 86400000) then return redis.call('INCRBY', KEYS[1], \
+                      ARGV[1]) else return redis.call('GET', KEYS[1]) end";
+
+/// What was found.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OnRedis {
+    rounds: usize,
+    /// Of each round.
+    by_hand: Vec<Figures>,
+    quipu: Vec<Figures>,
+    flushed_counters: u64,
+    /// Seconds that it took, of each round.
+    flush_seconds: Vec<f64>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Figures {
+    throughput: f64,
+    p50_ms: f64,
+    p99_ms: f64,
+    /// Of the six servers of Redis.
+    redis_cpu_seconds_per_million: f64,
+    quipu_cpu_seconds_per_million: f64,
+}
+
+/// Measures everything.
+pub fn measure(bench: &Bench) -> Result<OnRedis> {
+    packages::require(packages::OF_EXTERNAL_BENCH)?;
+    let rounds = bench.rounds(3);
+    let (mut by_hand, mut quipu) = (Vec::new(), Vec::new());
+    {
+        let folder = Scratch::new("external")?;
+        let cluster = RedisCluster::start(folder.path())?;
+        let node = node(bench, folder.path(), &["--backend", &cluster.url()])?;
+        for round in 1..=rounds {
+            by_hand.push(run(bench, &cluster, &node, Way::ByHand, round)?);
+            quipu.push(run(bench, &cluster, &node, Way::Quipu, round)?);
+            let [hand, ours] = [&by_hand, &quipu].map(|runs| runs.last().map_or(0.0, |run| run.throughput));
+            bench.say(&format!("round {round}: by hand {hand:.0}/s, quipu {ours:.0}/s"));
+        }
+    }
+    let counters = bench.scaled(BACKLOG);
+    let mut flush_seconds = Vec::new();
+    for round in 1..=rounds {
+        let seconds = flush(bench, counters)?;
+        bench.say(&format!("round {round}: {counters} counters flushed in {seconds:.1} s"));
+        flush_seconds.push(seconds);
+    }
+    Ok(OnRedis { rounds, by_hand, quipu, flushed_counters: counters, flush_seconds })
+}
+
+fn node(bench: &Bench, folder: &Path, arguments: &[&str]) -> Result<Server> {
+    let mut command = std::process::Command::new(&bench.binary);
+    command.args(["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"]).args(arguments);
+    Server::announced(command, &folder.join("quipu.log"))
+}
+
+#[derive(Clone, Copy)]
+enum Way {
+    ByHand,
+    Quipu,
+}
+
+fn run(bench: &Bench, cluster: &RedisCluster, node: &Server, way: Way, round: usize) -> Result<Figures> {
+    let redis: Vec<u32> = cluster.servers.iter().filter_map(|one| Some(one.process.as_ref()?.id())).collect();
+    let before = (cpu_seconds(&redis)?, cpu_seconds(&[node.process_id()])?);
+    let until = Duration::from_secs(if bench.is_quick() { 1 } else { SECONDS });
+    let slots = cluster.slots()?;
+    let (began, resp) = (Instant::now(), node.resp);
+    let client = |number: usize| {
+        let slots = slots.clone();
+        thread::spawn(move || -> Result<Vec<Duration>> {
+            let mut client = match way {
+                Way::ByHand => Client::by_hand(&slots)?,
+                Way::Quipu => Client::Quipu(Talk::open(resp)?),
+            };
+            let mut draw = SmallRng::seed_from_u64((round * CLIENTS + number) as u64);
+            let mut waits = Vec::new();
+            while began.elapsed() < until {
+                let key = format!("counter:{}", draw.random_range(0..KEYS));
+                let id = format!("{round}-{number}-{}", waits.len());
+                let asked = Instant::now();
+                client.increment(&key, &id)?;
+                waits.push(asked.elapsed());
+            }
+            Ok(waits)
+        })
+    };
+    let clients: Vec<_> = (0..CLIENTS).map(client).collect();
+    let mut waits = Vec::new();
+    for client in clients {
+        let Ok(done) = client.join() else { bail!("a client has panicked") };
+        waits.extend(done?);
+    }
+    let throughput = waits.len() as f64 / began.elapsed().as_secs_f64();
+    waits.sort_unstable();
+    let wait_ms =
+        |part: usize| waits.get(waits.len() * part / 100).map_or(0.0, |wait| wait.as_secs_f64() * 1e3);
+    let per_million = |used: f64| used * 1e6 / waits.len().max(1) as f64;
+    Ok(Figures {
+        throughput,
+        p50_ms: wait_ms(50),
+        p99_ms: wait_ms(99),
+        redis_cpu_seconds_per_million: per_million(cpu_seconds(&redis)? - before.0),
+        quipu_cpu_seconds_per_million: per_million(cpu_seconds(&[node.process_id()])? - before.1),
+    })
+}
+
+/// One who increments and waits for the answer.
+enum Client {
+    ByHand { masters: Vec<Talk>, owners: Vec<u8>, script: String },
+    Quipu(Talk),
+}
+
+type Slots = Vec<(SocketAddr, Vec<(u16, u16)>)>;
+
+impl Client {
+    fn by_hand(slots: &Slots) -> Result<Client> {
+        let (mut masters, mut owners, mut script) = (Vec::new(), vec![0; 16_384], String::new());
+        for (place, (address, ranges)) in slots.iter().enumerate() {
+            let mut talk = Talk::open(*address)?;
+            script = talk.text(&["SCRIPT", "LOAD", SCRIPT])?;
+            masters.push(talk);
+            for (from, to) in ranges {
+                owners[usize::from(*from)..=usize::from(*to)].fill(place as u8);
+            }
+        }
+        Ok(Client::ByHand { masters, owners, script })
+    }
+
+    fn increment(&mut self, key: &str, id: &str) -> Result<()> {
+        let reply = match self {
+            Client::ByHand { masters, owners, script } => {
+                let master = usize::from(owners[usize::from(slot(key.as_bytes()))]);
+                let remembered = format!("{{{key}}}:{id}");
+                masters[master].ask(&["EVALSHA", script, "2", key, &remembered, "1"])?
+            }
+            Client::Quipu(talk) => talk.ask(&["Q.ADD", key, "1", "ID", id])?,
+        };
+        ensure!(!matches!(reply, Reply::Error(_) | Reply::Nothing), "{reply:?}");
+        Ok(())
+    }
+}
+
+/// How long it takes until all of a backlog is in PostgreSQL.
+fn flush(bench: &Bench, counters: u64) -> Result<f64> {
+    let folder = Scratch::new("external")?;
+    let (redis, postgres) = (Redis::start(folder.path())?, Postgres::start(folder.path())?);
+    {
+        let filling = node(bench, folder.path(), &["--backend", &redis.url()])?;
+        Load::of_keys(counters).offer(&bench.binary, &filling)?;
+    }
+    let begun = Instant::now();
+    let _flushing = node(bench, folder.path(), &["--backend", &redis.url(), "--archive", &postgres.url()])?;
+    let wanted = counters.to_string();
+    loop {
+        let there =
+            postgres.ask("SELECT coalesce(sum(events), 0) FROM counter_watermark").unwrap_or_default();
+        if there == wanted {
+            break;
+        }
+        ensure!(begun.elapsed() < FLUSH_MAX, "{there} of {wanted} changes are in PostgreSQL");
+        thread::sleep(Duration::from_millis(50));
+    }
+    let seconds = begun.elapsed().as_secs_f64();
+    let rows = postgres.ask("SELECT count(*) FROM counter_total_snapshot").context("counting the rows")?;
+    ensure!(rows == wanted, "{rows} rows of {wanted} counters");
+    Ok(seconds)
+}
+
+fn of(runs: &[Figures], figure: fn(&Figures) -> f64) -> Vec<f64> {
+    runs.iter().map(figure).collect()
+}
+
+impl OnRedis {
+    fn ratio(&self) -> f64 {
+        median(&ratios(&of(&self.quipu, |run| run.throughput), &of(&self.by_hand, |run| run.throughput)))
+    }
+
+    fn flushed_per_second(&self) -> f64 {
+        self.flushed_counters as f64 / median(&self.flush_seconds)
+    }
+}
+
+impl Findings for OnRedis {
+    const NAME: &'static str = "external";
+
+    fn tables(&self) -> Vec<Table> {
+        let columns = [
+            "way",
+            "increments/s",
+            "of the usual way",
+            "p50 / p99 ms",
+            "CPU s per M, Redis",
+            "CPU s per M, quipu",
+        ];
+        let mut counting = Table::new(
+            format!("Increments with ids on a Redis Cluster, {CLIENTS} clients that wait"),
+            columns,
+        );
+        for (name, runs, ratio) in [
+            ("SET NX + INCRBY in a script", &self.by_hand, 1.0),
+            ("quipu on the same cluster", &self.quipu, self.ratio()),
+        ] {
+            let median_of = |figure: fn(&Figures) -> f64| median(&of(runs, figure));
+            counting.push(vec![
+                name.into(),
+                grouped(median_of(|run| run.throughput) as i64),
+                times(ratio),
+                format!("{} / {}", figure(median_of(|run| run.p50_ms)), figure(median_of(|run| run.p99_ms))),
+                figure(median_of(|run| run.redis_cpu_seconds_per_million)),
+                figure(median_of(|run| run.quipu_cpu_seconds_per_million)),
+            ]);
+        }
+        let mut flushing =
+            Table::new("From Redis to PostgreSQL", ["changed counters", "seconds", "counters/s", "goal"]);
+        flushing.push(vec![
+            grouped(self.flushed_counters as i64),
+            figure(median(&self.flush_seconds)),
+            grouped(self.flushed_per_second() as i64),
+            grouped(GOAL_FLUSHED as i64),
+        ]);
+        vec![counting, flushing]
+    }
+
+    fn notes(&self) -> Vec<String> {
+        vec![
+            format!(
+                "Medians of {} rounds; ratios within a round; goal {GOAL_RATIO}x. Three masters with a replica each, append-only \
+                 files with `everysec`; all of it, quipu and the clients share this machine.",
+                self.rounds
+            ),
+            "Clients are threads with blocking connections: by hand one to each master, with the slots known; to quipu one. CPU is that of \
+             all six servers of Redis."
+                .into(),
+            "Flushed: each counter once, with its version, total and place in the stream; one node, one Redis, PostgreSQL 15 \
+             with its usual `fsync` and `synchronous_commit`. The seconds begin with the start of the node."
+                .into(),
+        ]
+    }
+
+    fn chart(&self) -> Option<Chart> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::page::tests::assert_page_has_a_place_for;
+    use super::*;
+
+    #[test]
+    fn ratios_and_rates_are_told() {
+        let figures = |throughput| Figures { throughput, ..Figures::default() };
+        let found = OnRedis {
+            rounds: 1,
+            by_hand: vec![figures(20_000.0)],
+            quipu: vec![figures(50_000.0)],
+            flushed_counters: 1_000_000,
+            flush_seconds: vec![10.0],
+        };
+        let tables = found.tables();
+        assert!(tables[0].markdown().contains("| quipu on the same cluster | 50,000 | 2.50x |"));
+        assert!(tables[1].markdown().contains("| 1,000,000 | 10.0 | 100,000 | 50,000 |"));
+        assert_page_has_a_place_for(OnRedis::NAME);
+    }
+}
