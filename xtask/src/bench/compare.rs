@@ -44,6 +44,7 @@ struct Row {
     quipu_command: &'static str,
     connections: u32,
     pipeline: u32,
+    keys: u64,
     /// Of each run; enough for seconds of CPU time.
     operations: u64,
     measure: Measure,
@@ -59,6 +60,7 @@ const fn row(name: &'static str, command: &'static str, pipeline: u32, operation
         quipu_command: command,
         connections: 50,
         pipeline,
+        keys: KEYS,
         operations,
         measure: Measure::Cpu,
         goal,
@@ -74,6 +76,14 @@ const fn with_id(name: &'static str, pipeline: u32, operations: u64, goal: f64) 
     Row { peer_command: "script-id", quipu_command: "add-id", ..row(name, "", pipeline, operations, goal) }
 }
 
+/// Different items, in so many sets. They are no counters, so they have names of their own.
+const fn unique(name: &'static str, keys: u64, pipeline: u32, operations: u64, goal: f64) -> Row {
+    Row { keys, ..row(name, PFADD, pipeline, operations, goal) }
+}
+
+const PFADD: &str = "pfadd";
+const SETS_FORMAT: &str = "visitors:{n}";
+
 const ROWS: &[Row] = &[
     row("INCR random keys, P=1", "incr", 1, 1_000_000, 1.3),
     row("INCR random keys, P=16", "incr", 16, 4_000_000, 3.5),
@@ -86,6 +96,8 @@ const ROWS: &[Row] = &[
     with_id("increment with id, P=1", 1, 600_000, 2.5),
     with_id("increment with id, P=16", 16, 1_500_000, 12.0),
     with_id("increment with id, P=64", 64, 1_500_000, 20.0),
+    unique("PFADD into 10,000 sets, P=16", 10_000, 16, 2_000_000, 1.0),
+    unique("PFADD into 100 sets, P=16", 100, 16, 2_000_000, 1.0),
     synced("synced INCR, 1 connection, P=1", 1, 1, 200_000, 1.4),
     synced("synced INCR, 64 connections, P=1", 64, 1, 600_000, 1.4),
     synced("synced INCR, 64 connections, P=16", 64, 16, 3_000_000, 3.0),
@@ -99,12 +111,13 @@ impl Row {
 
     fn load(&self, server: &str, operations: u64, seed: usize) -> Load {
         let command = if server == QUIPU { self.quipu_command } else { self.peer_command };
-        Load::new(command)
+        let load = Load::new(command)
             .with("--connections", self.connections)
             .with("--pipeline", self.pipeline)
             .with("--operations", operations)
-            .with("--keys", KEYS)
-            .with("--seed", seed)
+            .with("--keys", self.keys)
+            .with("--seed", seed);
+        if command == PFADD { load.with("--key-format", SETS_FORMAT) } else { load }
     }
 }
 

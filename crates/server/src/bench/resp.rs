@@ -7,6 +7,7 @@
 //! *2 $4 INCR                | $9 counter:7          |                      |                |
 //! *5 $5 Q.ADD               | $9 counter:7          | $1 1 $2 ID           | $18 <run>-<n>  |
 //! *7 $7 EVALSHA $40 .. $1 2 | $9 counter:7          |                      | $21 id:<run>-. | $1 1 $5 86400
+//! *3 $5 PFADD               | $9 counter:7          |                      | $18 <run>-<n>  |
 //! *101 $4 MGET              | $9 counter:7 (x 100)  |                      |                |
 //! ```
 //!
@@ -36,7 +37,7 @@ pub struct Writer {
     head: Vec<u8>,
     middle: Vec<u8>,
     tail: Vec<u8>,
-    /// Start of every request id; `None` for loads without ids.
+    /// Start of every request id, or item; `None` for loads without.
     id_prefix: Option<String>,
     key_format: KeyFormat,
     keys_per_command: u32,
@@ -61,6 +62,7 @@ impl Writer {
                 bulks(&["1", SCRIPT_ID_TTL_SECONDS]),
                 Some(format!("id:{seed:016x}-")),
             ),
+            Command::Pfadd => (command_head(3, &["PFADD"]), vec![], vec![], Some(format!("{seed:016x}-"))),
             // `batch` has no form here; it was refused with the arguments.
             Command::Incr | Command::Hot | Command::Batch => {
                 (command_head(2, &["INCR"]), vec![], vec![], None)
@@ -208,6 +210,10 @@ mod tests {
             (Command::Get, "*2\r\n$3\r\nGET\r\n$9\r\ncounter:0\r\n".to_string()),
             (Command::Mget100, format!("*101\r\n$4\r\nMGET\r\n{}", "$9\r\ncounter:0\r\n".repeat(100))),
             (Command::Load, "*3\r\n$6\r\nINCRBY\r\n$9\r\ncounter:0\r\n$5\r\n70000\r\n".to_string()),
+            (
+                Command::Pfadd,
+                "*3\r\n$5\r\nPFADD\r\n$9\r\ncounter:0\r\n$19\r\n0000000000000abc-12\r\n".to_string(),
+            ),
             (
                 Command::AddId,
                 "*5\r\n$5\r\nQ.ADD\r\n$9\r\ncounter:0\r\n$1\r\n1\r\n$2\r\nID\r\n$19\r\n0000000000000abc-12\r\n".to_string(),

@@ -25,6 +25,8 @@ pub enum Command {
     Hot,
     /// Add --value to every key once, in order: creates the keys
     Load,
+    /// A new item into the set of a random key: PFADD; keys must not be counters (RESP)
+    Pfadd,
     /// POST batch-increment of --batch random keys; one request is one operation (HTTP)
     Batch,
 }
@@ -40,6 +42,7 @@ impl Command {
             Command::ScriptId => "script-id",
             Command::Hot => "hot",
             Command::Load => "load",
+            Command::Pfadd => "pfadd",
             Command::Batch => "batch",
         }
     }
@@ -48,7 +51,7 @@ impl Command {
     pub fn is_spoken_over(self, protocol: Protocol) -> bool {
         match self {
             Command::Incr | Command::Get | Command::AddId | Command::Hot | Command::Load => true,
-            Command::Mget100 | Command::ScriptId => protocol == Protocol::Resp,
+            Command::Mget100 | Command::ScriptId | Command::Pfadd => protocol == Protocol::Resp,
             Command::Batch => protocol == Protocol::Http,
         }
     }
@@ -114,7 +117,7 @@ impl Workload {
     /// By how much one operation raises the sum of all keys.
     pub fn raises_sum_by(&self) -> i64 {
         match self.command {
-            Command::Get | Command::Mget100 => 0,
+            Command::Get | Command::Mget100 | Command::Pfadd => 0,
             Command::Incr | Command::AddId | Command::ScriptId | Command::Hot => 1,
             Command::Load => self.value,
             Command::Batch => i64::from(self.batch),
