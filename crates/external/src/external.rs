@@ -13,16 +13,18 @@ use quipu_counting::{
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use redis::{ErrorKind, RedisError};
+use redis::{ErrorKind, RedisError, ServerErrorKind};
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
+use crate::archive::{Archive, ArchiveError};
 use crate::breaker::BreakerSettings;
 use crate::groups::{self, GROUPS, POLICIES};
 use crate::lanes::Lanes;
-use crate::masters::{Links, Map};
+use crate::masters::{Links, Map, is_said_by_server};
 use crate::policies::{self, PoliciesError};
 use crate::retry::BudgetSettings;
+use crate::standing::Standing;
 use crate::units::{split, unsupported};
 use crate::walks::Walk;
 
@@ -67,9 +69,35 @@ pub enum OpenError {
     /// It cannot be reached, or refuses what is needed.
     #[error("Redis: {0}")]
     Redis(#[from] RedisError),
+    /// The archive behind it cannot be reached, or does not belong to it.
+    #[error("{0}")]
+    Archive(#[from] ArchiveError),
     /// Some of what was there is missing.
     #[error("{0}")]
     Lost(String),
+}
+
+impl OpenError {
+    /// Whether it may go by itself: somebody is not there yet. What was configured wrongly does not.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            // A server that answers at all answers the same next time, unless it says that it is just starting.
+            OpenError::Redis(error) if is_said_by_server(error) => matches!(
+                error.kind(),
+                ErrorKind::Server(
+                    ServerErrorKind::BusyLoading
+                        | ServerErrorKind::ClusterDown
+                        | ServerErrorKind::MasterDown
+                        | ServerErrorKind::TryAgain
+                )
+            ),
+            OpenError::Redis(error) => {
+                !matches!(error.kind(), ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig)
+            }
+            OpenError::Archive(error) => error.may_pass(),
+            OpenError::Lost(_) => false,
+        }
+    }
 }
 
 impl From<PoliciesError> for OpenError {
@@ -86,8 +114,12 @@ pub struct External {
     lanes: Arc<Lanes>,
     /// For what is not a call: a long walk must not fail others.
     links: Arc<Links>,
+    /// The PostgreSQL behind it, if there is one.
+    archive: Option<Arc<Archive>>,
     /// The version of the policies that hold.
     version: Mutex<u64>,
+    /// Why nothing can be counted, if nothing can.
+    problem: Mutex<Option<String>>,
     handle: Handle,
     keeper: Mutex<Option<AbortHandle>>,
 }
@@ -96,17 +128,37 @@ impl External {
     /// Opens the counters that lie there, or begins with none. `url` names a server, or several of a cluster with commas in
     /// between.
     pub async fn open(url: &str, options: Options) -> Result<Arc<External>, OpenError> {
+        External::open_before(url, None, options).await
+    }
+
+    /// The same before an archive, which knows whether a Redis that is empty is a new one.
+    pub async fn open_before(
+        url: &str,
+        archive: Option<Arc<Archive>>,
+        options: Options,
+    ) -> Result<Arc<External>, OpenError> {
         let links = Arc::new(Links::new(url, options.timeout)?);
         let map = links.map(&[]).await?;
         for address in map.masters() {
             links.load(&address).await?;
         }
-        let epoch = found_epoch(&links, &map).await?;
+        let epoch = found_epoch(&links, &map, archive.as_deref()).await?;
+        if let Some(archive) = &archive {
+            match archive.belongs_to(&epoch).await {
+                // What is there can be counted on without it; what is flushed later waits in the streams.
+                Err(error) if error.may_pass() => {
+                    tracing::warn!(%error, "the archive cannot be reached; changes wait in the streams in Redis");
+                }
+                belongs => belongs?,
+            }
+        }
         let lanes = Lanes::new(options.clone(), Links::new(url, options.timeout)?, epoch, map);
         let external = Arc::new(External {
             lanes: Arc::new(lanes),
             links,
+            archive,
             version: Mutex::new(0),
+            problem: Mutex::new(None),
             handle: Handle::current(),
             keeper: Mutex::new(None),
         });
@@ -116,24 +168,49 @@ impl External {
             loop {
                 tokio::time::sleep(LOOK_INTERVAL).await;
                 let Some(external) = kept.upgrade() else { return };
-                external.lanes.find_masters().await;
-                if let Err(error) = external.look_at_policies().await {
-                    tracing::warn!(%error, "policies cannot be looked at");
-                }
+                external.look().await;
             }
         });
         *external.keeper.lock() = Some(keeper.abort_handle());
         Ok(external)
     }
 
+    /// Looks at masters, at policies, and whether something is lost.
+    async fn look(&self) {
+        self.lanes.find_masters().await;
+        let standing = Standing::look(&self.links, &self.lanes.map()).await;
+        let found = standing.problem(&self.lanes.epoch());
+        let known = std::mem::replace(&mut *self.problem.lock(), found.clone());
+        match (&found, &known) {
+            (Some(problem), _) if found != known => tracing::error!("{problem}"),
+            (None, Some(_)) => tracing::info!("Redis has everything again"),
+            _ => {}
+        }
+        if found.is_none()
+            && let Err(error) = self.look_at_policies().await
+        {
+            tracing::warn!(%error, "policies cannot be looked at");
+        }
+    }
+
+    /// Why nothing, or not everything, can be counted at the moment.
+    pub fn problem(&self) -> Option<String> {
+        self.problem.lock().clone()
+    }
+
     /// The epoch of the counters. Redis has lost what does not name it.
-    pub fn epoch(&self) -> &str {
-        &self.lanes.epoch
+    pub fn epoch(&self) -> Arc<str> {
+        self.lanes.epoch()
     }
 
     /// Connections for what is not a call.
     pub(crate) fn links(&self) -> Arc<Links> {
         Arc::clone(&self.links)
+    }
+
+    /// Where the groups are now.
+    pub(crate) fn map(&self) -> Arc<Map> {
+        self.lanes.map()
     }
 
     /// Where a group is now.
@@ -145,7 +222,7 @@ impl External {
         let map = self.lanes.map();
         let address = map.of_policies().ok_or_else(nobody)?;
         let answer = self.links.ask(address, &policies::version_command()).await?;
-        let version = policies::version(&answer, &self.lanes.epoch)?;
+        let version = policies::version(&answer, &self.lanes.epoch())?;
         if version == *self.version.lock() {
             return Ok(());
         }
@@ -168,7 +245,7 @@ impl External {
         pattern: &[u8],
         policy: Option<&Policy>,
     ) -> impl Future<Output = Result<bool, PoliciesError>> + Send + 'static {
-        let (links, map, epoch) = (Arc::clone(&self.links), self.lanes.map(), self.lanes.epoch.clone());
+        let (links, map, epoch) = (Arc::clone(&self.links), self.lanes.map(), self.lanes.epoch());
         let (pipeline, is_set) = (policies::set_pipeline(pattern, policy), policy.is_some());
         async move {
             let address = map.of_policies().ok_or_else(nobody)?;
@@ -213,12 +290,15 @@ fn nobody() -> RedisError {
 }
 
 /// The epoch of what lies there. Where nothing does, one is drawn, and every group gets its marker and its stream.
-async fn found_epoch(links: &Links, map: &Map) -> Result<String, OpenError> {
+async fn found_epoch(links: &Links, map: &Map, archive: Option<&Archive>) -> Result<String, OpenError> {
     let address = map.of_policies().ok_or_else(nobody)?;
     let ask = redis::cmd("HMGET").arg(POLICIES).arg("epoch").arg("complete").to_owned();
     let mut found: (Option<String>, Option<u8>) = links.ask_for(address, &ask).await?;
     if found.0.is_none() {
         refuse_remains(links, map).await?;
+        if let Some(archive) = archive {
+            refuse_archived(archive).await?;
+        }
         let drawn = format!("{:016x}", SmallRng::from_os_rng().random::<u64>());
         let set = redis::cmd("HSETNX").arg(POLICIES).arg("epoch").arg(drawn).to_owned();
         links.ask(address, &set).await?;
@@ -261,6 +341,16 @@ async fn refuse_remains(links: &Links, map: &Map) -> Result<(), OpenError> {
         }
     }
     Ok(())
+}
+
+/// An empty Redis before an archive that is not is a loss, and no new deployment.
+async fn refuse_archived(archive: &Archive) -> Result<(), OpenError> {
+    match archive.epoch().await? {
+        None => Ok(()),
+        Some(epoch) => Err(OpenError::Lost(format!(
+            "Redis is empty, and the archive has the counters of epoch {epoch}: Redis has lost them"
+        ))),
+    }
 }
 
 fn unreachable(error: PoliciesError) -> Unavailable {
@@ -308,7 +398,7 @@ impl Counters for External {
     }
 
     fn policies(&self) -> Result<Policies, Unavailable> {
-        let (links, map, epoch) = (Arc::clone(&self.links), self.lanes.map(), self.lanes.epoch.clone());
+        let (links, map, epoch) = (Arc::clone(&self.links), self.lanes.map(), self.lanes.epoch());
         let stored = self.wait(async move {
             let asked = async {
                 let address = map.of_policies().ok_or_else(nobody)?;
@@ -369,9 +459,10 @@ impl Counters for External {
     }
 
     fn facts(&self) -> Vec<(&'static str, u64)> {
+        let archived = self.archive.as_ref().map(|archive| archive.facts.all()).unwrap_or_default();
         let facts = &self.lanes.facts;
         let read = |fact: &std::sync::atomic::AtomicU64| fact.load(Ordering::Relaxed);
-        vec![
+        let own = [
             ("external_rounds", read(&facts.rounds)),
             ("external_calls", read(&facts.calls)),
             ("external_requests", read(&facts.requests)),
@@ -381,6 +472,7 @@ impl Counters for External {
             ("external_lost", read(&facts.lost)),
             ("external_under_way", self.lanes.under_way.load(Ordering::Relaxed) as u64),
             ("external_masters", self.lanes.map().masters().len() as u64),
-        ]
+        ];
+        own.into_iter().chain(archived).collect()
     }
 }

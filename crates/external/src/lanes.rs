@@ -38,7 +38,7 @@ pub(crate) struct Lanes {
     pub(crate) options: Options,
     /// For calls alone: what fails here fails calls.
     links: Links,
-    pub(crate) epoch: String,
+    epoch: RwLock<Arc<str>>,
     pub(crate) policies: RwLock<Arc<Policies>>,
     map: RwLock<Arc<Map>>,
     /// When the map was last asked for.
@@ -95,7 +95,7 @@ impl Lanes {
         Lanes {
             options,
             links,
-            epoch,
+            epoch: RwLock::new(epoch.into()),
             policies: RwLock::default(),
             map: RwLock::new(Arc::new(map)),
             mapped: Mutex::new(None),
@@ -106,6 +106,11 @@ impl Lanes {
             chance: Mutex::new(SmallRng::from_os_rng()),
             facts: Facts::default(),
         }
+    }
+
+    /// The epoch that every call names.
+    pub(crate) fn epoch(&self) -> Arc<str> {
+        Arc::clone(&self.epoch.read())
     }
 
     pub(crate) fn map(&self) -> Arc<Map> {
@@ -262,8 +267,8 @@ impl Lanes {
         let newest = units.iter().map(Unit::time_ms).max().unwrap_or(0);
         let time_ms = self.time_ms.fetch_max(newest, Ordering::Relaxed).max(newest);
         let policies = Arc::clone(&self.policies.read());
-        let id_window_ms = self.options.id_window_ms;
-        call::command(&Terms { group, epoch: &self.epoch, time_ms, id_window_ms, policies: &policies }, units)
+        let (epoch, id_window_ms) = (self.epoch(), self.options.id_window_ms);
+        call::command(&Terms { group, epoch: &epoch, time_ms, id_window_ms, policies: &policies }, units)
     }
 
     async fn hear(self: &Arc<Self>, calls: Vec<(u16, Vec<Unit>)>, answers: Vec<Value>, lane: &Lane) {
@@ -296,7 +301,7 @@ impl Lanes {
                 }
                 Some(Answered::Lost(found)) => {
                     count(&self.facts.lost, 1);
-                    self.refuse(units, lost(group, &self.epoch, &found));
+                    self.refuse(units, lost(group, &self.epoch(), &found));
                 }
                 None => {
                     tracing::error!(address = lane.address, "an answer is not one of the function's");

@@ -14,6 +14,7 @@
 //! | `masters` | where the groups are, and connections to there |
 //! | `breaker`, `retry` | when a master is left alone, and when it is asked again |
 //! | `policies` | limits, shared by all nodes |
+//! | `standing` | what Redis says of itself: whether it has lost something |
 //! | `walks` | all counters: scans, lists, sums |
 //! | `archive` | what was counted, in PostgreSQL |
 
@@ -26,6 +27,7 @@ mod lanes;
 mod masters;
 mod policies;
 mod retry;
+mod standing;
 mod units;
 mod walks;
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, FromRedisValue};
-use redis::{ErrorKind, IntoConnectionInfo, RedisError, RedisResult, ServerErrorKind, Value};
+use redis::{ErrorKind, IntoConnectionInfo, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 
 use crate::call::{FUNCTION, LIBRARY};
 use crate::groups::{self, GROUPS};
@@ -111,6 +111,21 @@ impl Links {
     /// The same, for an answer of this form.
     pub(crate) async fn ask_for<T: FromRedisValue>(&self, address: &str, command: &Cmd) -> RedisResult<T> {
         Ok(redis::from_redis_value(self.ask(address, command).await?)?)
+    }
+
+    /// Several commands at once, in time. Each answer may be an error of its own.
+    pub(crate) async fn ask_all(
+        &self,
+        address: &str,
+        pipeline: &Pipeline,
+        count: usize,
+    ) -> RedisResult<Vec<Value>> {
+        let mut link = self.get(address).await?;
+        let asked = within(self.timeout, link.send_packed_commands(pipeline, 0, count)).await;
+        if asked.as_ref().is_err_and(|error| !is_said_by_server(error)) {
+            self.forget(address);
+        }
+        asked
     }
 
     /// Asks who is known, one after the other, where the slots are.

@@ -4,9 +4,11 @@
 //! the help and `quipu config show` all come from it. A layer holds text; only what wins is read as a number, a
 //! size or an address, and an error names the layer it stands in.
 
+mod external;
 mod file;
 mod flags;
 mod http;
+pub mod secret;
 pub(crate) mod units;
 
 use std::fmt;
@@ -22,6 +24,7 @@ use quipu_store::Durability;
 
 use crate::cluster::map::host_and_port;
 use crate::http::Limits;
+use secret::{SecretUrl, masked};
 
 /// What holds.
 #[derive(Clone, Debug)]
@@ -68,6 +71,12 @@ pub struct Config {
     pub insecure: bool,
     /// What is logged, in the language of `RUST_LOG`.
     pub log: String,
+    /// The Redis that keeps the counters, instead of the data folder.
+    pub backend: Option<SecretUrl>,
+    /// The PostgreSQL behind it.
+    pub archive: Option<SecretUrl>,
+    /// Whether the archive gets a row for every change.
+    pub archive_log: bool,
 }
 
 /// One thing that can be set.
@@ -90,7 +99,7 @@ pub struct Setting {
 
 /// Everything that can be set.
 pub fn settings() -> impl Iterator<Item = &'static Setting> {
-    SETTINGS.iter().chain(http::SETTINGS)
+    SETTINGS.iter().chain(http::SETTINGS).chain(external::SETTINGS)
 }
 
 const SETTINGS: &[Setting] = &[
@@ -289,7 +298,7 @@ fn read_into<T>(
     text: &str,
     read: impl FnOnce(&str) -> Result<T, &'static str>,
 ) -> Result<(), String> {
-    *place = read(text).map_err(|expected| format!("{text:?} is not {expected}"))?;
+    *place = read(text).map_err(|expected| format!("{:?} is not {expected}", masked(text)))?;
     Ok(())
 }
 
@@ -441,6 +450,13 @@ pub struct Resolved {
     pub source: Source,
 }
 
+impl Resolved {
+    /// The text as people may see it: without passwords.
+    pub fn shown(&self) -> String {
+        masked(&self.text)
+    }
+}
+
 /// Finds the text that holds for every setting, and reads them all.
 pub fn load(
     flags: &Flags,
@@ -474,6 +490,7 @@ pub fn load(
     config.http.connections_max = config.connections_max;
     check_memory(&config)?;
     check_exposure(&config)?;
+    external::check(&config, &resolved)?;
     Ok((config, resolved))
 }
 
@@ -505,6 +522,9 @@ fn blank() -> Config {
         connections_max: 0,
         insecure: false,
         log: String::new(),
+        backend: None,
+        archive: None,
+        archive_log: false,
     }
 }
 

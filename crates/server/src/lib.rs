@@ -5,6 +5,7 @@
 //! | `cli` | the commands of the binary |
 //! | `config` | settings and where they come from |
 //! | `serve` | `quipu serve`, from the first check to the last flush |
+//! | `deployment` | what stands behind the fronts: a data folder, a node of a cluster, or Redis |
 //! | `cluster` | a server that is a node of a cluster |
 //! | `http` | the JSON API |
 //! | `resp` | the Redis protocol |
@@ -21,6 +22,7 @@ pub mod cli;
 pub mod clock;
 pub mod cluster;
 pub mod config;
+pub mod deployment;
 pub mod http;
 pub mod metrics;
 pub mod open_files;

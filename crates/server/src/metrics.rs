@@ -85,6 +85,15 @@ const GROWING: &[&str] = &[
     "cold_reads",
     "cold_id_reads",
     "pending_batches",
+    "external_rounds",
+    "external_calls",
+    "external_requests",
+    "external_retries",
+    "external_failures",
+    "external_breaker_opened",
+    "external_lost",
+    "archive_flushed_events",
+    "archive_failures",
 ];
 
 /// How the names of facts begin that count what was refused; the rest of the name is the reason.

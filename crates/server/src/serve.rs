@@ -1,7 +1,7 @@
 //! `quipu serve`, from the first check to the last flush.
 //!
-//! Ports first, because a port in use is the commonest mistake and costs nothing to find; then the data folder, which
-//! may take a while to recover; then the fronts, and one line on stderr. From there the process waits for a signal or
+//! Ports first, because a port in use is the commonest mistake and costs nothing to find; then what counts (`deployment`), and
+//! a data folder may take a while to recover; then the fronts, and one line on stderr. From there the process waits for a signal or
 //! for the log to fail.
 
 use std::io::IsTerminal;
@@ -11,17 +11,13 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use parking_lot::Mutex;
-use quipu_counting::Counters;
-use quipu_engine::{Engine, Options};
-use quipu_store::Durability;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 use crate::cli::terminal::print_aside;
 use crate::clock::Clock;
-use crate::cluster::folder::ClusterFolder;
-use crate::cluster::{self, Reached};
 use crate::config::Config;
+use crate::deployment::{Addresses, Deployment, Ended, Plan, promise};
 use crate::http::{self, App};
 use crate::metrics::Metrics;
 use crate::open_files::{self, Shares};
@@ -51,17 +47,6 @@ impl Health {
     }
 }
 
-/// Where the fronts listen.
-#[derive(Clone, Copy, Debug)]
-pub struct Addresses {
-    /// HTTP.
-    pub http: SocketAddr,
-    /// RESP.
-    pub resp: SocketAddr,
-    /// The Redis Cluster protocol, at a node of a cluster.
-    pub resp_cluster: Option<SocketAddr>,
-}
-
 /// Serves until a signal, a failure or the end of `parent` ends it. An error means a non-zero exit code. `announce` learns
 /// where the fronts listen, once they do; `tidy_memory` is called now and then.
 pub fn run(
@@ -72,151 +57,144 @@ pub fn run(
 ) -> anyhow::Result<()> {
     start_log(config);
     let files = share_open_files(config)?;
-    let http_listener = listen("http", config.http_listen)?;
-    let resp_listener = listen("resp", config.resp_listen)?;
-    let folder = ClusterFolder::find(&config.data);
-    let cluster_listener = match &folder {
-        Some(_) => Some(listen("resp-cluster", config.resp_cluster_listen)?),
-        None => None,
-    };
-    let addresses = Addresses {
-        http: http_listener.local_addr()?,
-        resp: resp_listener.local_addr()?,
-        resp_cluster: cluster_listener.as_ref().map(TcpListener::local_addr).transpose()?,
-    };
+    let plan = Plan::of(config);
+    let listeners = Listeners::open(config, &plan)?;
+    let addresses = listeners.addresses()?;
     let clock = Arc::new(Clock::new());
     let runtime = http_runtime().context("cannot start the threads of HTTP")?;
-    let options = options(config, &files, &clock);
-    let member = match (&folder, addresses.resp_cluster) {
-        (Some(folder), Some(resp_listen)) => {
-            let resp = config.resp_cluster_address.clone();
-            let place = Reached { resp_listen, resp, http_listen: addresses.http };
-            Some(cluster::Running::start(&runtime, folder, &config.data, options.clone(), &place)?)
-        }
-        _ => None,
-    };
-    let engine = match &member {
-        Some(member) => Arc::clone(member.engine()),
-        None => Engine::open(&config.data, options)?,
-    };
-    clock.begin_after(engine.newest_time_ms());
-    let counters: Arc<dyn Counters> = match &member {
-        Some(member) => member.counters(),
-        None => engine.clone(),
-    };
+    let deployment = Deployment::open(&plan, config, &files, &clock, &runtime, &addresses)?;
     let health = Arc::new(Health::default());
     // From here on a signal is an orderly end, also one that comes right after the line below.
     let signals = {
         let _inside = runtime.enter();
         Signals::new().context("cannot watch for signals")?
     };
-
-    let resp = RespServer::start(
-        resp_options(config, &files),
-        resp_listener,
-        cluster_listener
-            .zip(member.as_ref())
-            .map(|(listener, member)| ClusterPort { listener, map: member.map() }),
-        Arc::clone(&counters),
-        Arc::clone(&clock),
-    )
-    .context("cannot serve RESP")?;
-    let load = Arc::new(http::Load::new(http::Limits {
-        connections_max: files.http_connections_max,
-        ..config.http.clone()
-    }));
-    let metrics =
-        Metrics::new(Arc::clone(&counters), Some(Arc::clone(resp.shared())), Some(Arc::clone(&load)));
-    let hub = http::Hub::new(Arc::clone(&counters), Arc::clone(&clock));
-    let app = Arc::new(App {
-        counters,
-        hub,
-        cluster: member.as_ref().map(|member| Arc::clone(member.node())),
-        clock,
-        metrics: Arc::new(metrics),
-        health: Arc::clone(&health),
-        x_request_id: config.http_x_request_id,
-        load,
-        openapi: std::sync::OnceLock::new(),
-    });
-    let http =
-        http::Server::start(&runtime, http_listener, http::Front::new(app)).context("cannot serve HTTP")?;
+    let fronts = Fronts::start(config, &files, listeners, &deployment, clock, &health, &runtime)?;
     let resp_cluster =
         addresses.resp_cluster.map(|address| format!(", resp-cluster {address}")).unwrap_or_default();
     print_aside(&format!(
-        "quipu {} serves: http {}, resp {}{resp_cluster}, data {}, durability {}",
+        "quipu {} serves: http {}, resp {}{resp_cluster}, {}",
         env!("CARGO_PKG_VERSION"),
         addresses.http,
         addresses.resp,
-        config.data.display(),
-        config.durability
+        deployment.described(config)
     ));
     announce(addresses);
 
-    let failed = || match &member {
-        Some(member) => member.node().failed(),
-        None => engine.failed(),
-    };
     let end = runtime.block_on(signals.wait_or_failure(|| {
         tidy_memory();
         if parent.is_some_and(|parent| parent != std::os::unix::process::parent_id()) {
             return Some(End::Signal("the end of the process that started it"));
         }
-        match member.as_ref().and_then(cluster::Running::refused) {
-            Some(why) => Some(End::Refused(why)),
-            None => failed().map(End::Failed),
-        }
+        deployment.ended().map(End::Ended)
     }));
     let why = match &end {
         End::Signal(name) => format!("draining after {name}"),
-        End::Failed(reason) | End::Refused(reason) => reason.clone(),
+        End::Ended(Ended::Failed(reason) | Ended::Refused(reason)) => reason.clone(),
     };
     tracing::info!("{why}");
     health.set(why);
-    if let Some(member) = &member {
-        member.step_down(&runtime);
-    }
-    runtime.block_on(http.drain());
-    resp.stop();
-    if let Some(member) = &member {
-        member.stop(&runtime);
-    }
-    let closed = engine.close();
-    if let End::Failed(reason) = &end {
-        let promise = match config.durability {
-            Durability::Sync => "Everything acknowledged is safe",
-            Durability::Interval { .. } | Durability::None => {
-                "What was acknowledged before the last sync is safe, what came after it may be lost"
-            }
-        };
+    deployment.step_aside(&runtime);
+    fronts.stop(&runtime);
+    let closed = deployment.close(&runtime);
+    if let End::Ended(Ended::Failed(reason)) = &end {
+        let promise = promise(config.durability);
         bail!("{reason}. {promise}; nothing more was acknowledged. Check the disk, then start quipu again");
     }
     closed.context("the last flush failed")?;
-    if let End::Refused(reason) = end {
+    if let End::Ended(Ended::Refused(reason)) = end {
         bail!("the cluster does not want this node: {reason}");
     }
     tracing::info!("stopped");
     Ok(())
 }
 
-/// One clock for the fronts and the keeper: a jump that is refused must not expire anything either.
-fn options(config: &Config, files: &Shares, clock: &Arc<Clock>) -> Options {
-    let clock = Arc::clone(clock);
-    Options {
-        durability: config.durability,
-        memory_bytes: config.memory_bytes,
-        partitions: config.partitions,
-        id_window_ms: config.id_window_ms,
-        pending_requests_max: config.queue_requests_max,
-        pending_wait_ms: config.queue_wait_ms,
-        open_tables_max: files.open_tables_max,
-        finds_hot_keys: config.finds_hot_keys,
-        clock: Arc::new(move || clock.now_ms()),
-        ..Options::default()
+/// Where the fronts listen, before anybody serves there.
+struct Listeners {
+    http: TcpListener,
+    resp: TcpListener,
+    resp_cluster: Option<TcpListener>,
+}
+
+impl Listeners {
+    fn open(config: &Config, plan: &Plan) -> anyhow::Result<Listeners> {
+        Ok(Listeners {
+            http: listen("http", config.http_listen)?,
+            resp: listen("resp", config.resp_listen)?,
+            resp_cluster: match plan.is_of_cluster() {
+                true => Some(listen("resp-cluster", config.resp_cluster_listen)?),
+                false => None,
+            },
+        })
+    }
+
+    fn addresses(&self) -> std::io::Result<Addresses> {
+        Ok(Addresses {
+            http: self.http.local_addr()?,
+            resp: self.resp.local_addr()?,
+            resp_cluster: self.resp_cluster.as_ref().map(TcpListener::local_addr).transpose()?,
+        })
     }
 }
 
-fn resp_options(config: &Config, files: &Shares) -> resp::Options {
+/// RESP and HTTP over the same counters.
+struct Fronts {
+    resp: RespServer,
+    http: http::Server,
+}
+
+impl Fronts {
+    fn start(
+        config: &Config,
+        files: &Shares,
+        listeners: Listeners,
+        deployment: &Deployment,
+        clock: Arc<Clock>,
+        health: &Arc<Health>,
+        runtime: &tokio::runtime::Runtime,
+    ) -> anyhow::Result<Fronts> {
+        let (counters, member) = (deployment.counters(), deployment.member());
+        let resp = RespServer::start(
+            resp_options(config, files, deployment.durability(config)),
+            listeners.resp,
+            listeners
+                .resp_cluster
+                .zip(member)
+                .map(|(listener, member)| ClusterPort { listener, map: member.map() }),
+            Arc::clone(&counters),
+            Arc::clone(&clock),
+        )
+        .context("cannot serve RESP")?;
+        let load = Arc::new(http::Load::new(http::Limits {
+            connections_max: files.http_connections_max,
+            ..config.http.clone()
+        }));
+        let metrics =
+            Metrics::new(Arc::clone(&counters), Some(Arc::clone(resp.shared())), Some(Arc::clone(&load)));
+        let app = Arc::new(App {
+            hub: http::Hub::new(Arc::clone(&counters), Arc::clone(&clock)),
+            counters,
+            cluster: member.map(|member| Arc::clone(member.node())),
+            external: deployment.external().cloned(),
+            clock,
+            metrics: Arc::new(metrics),
+            health: Arc::clone(health),
+            x_request_id: config.http_x_request_id,
+            load,
+            openapi: std::sync::OnceLock::new(),
+        });
+        let http = http::Server::start(runtime, listeners.http, http::Front::new(app))
+            .context("cannot serve HTTP")?;
+        Ok(Fronts { resp, http })
+    }
+
+    fn stop(self, runtime: &tokio::runtime::Runtime) {
+        runtime.block_on(self.http.drain());
+        self.resp.stop();
+    }
+}
+
+fn resp_options(config: &Config, files: &Shares, durability: String) -> resp::Options {
     let defaults = resp::Options::default();
     resp::Options {
         event_loops: if config.resp_threads == 0 { defaults.event_loops } else { config.resp_threads },
@@ -225,7 +203,7 @@ fn resp_options(config: &Config, files: &Shares) -> resp::Options {
         output_bytes_max: config.resp_output_bytes_max,
         buffer_bytes_max: config.resp_buffer_bytes_max,
         idle_ms: config.resp_idle_ms,
-        durability: config.durability.to_string(),
+        durability,
         ..defaults
     }
 }
@@ -289,10 +267,8 @@ fn http_runtime() -> std::io::Result<tokio::runtime::Runtime> {
 enum End {
     /// Somebody asked.
     Signal(&'static str),
-    /// The log cannot be written any more.
-    Failed(String),
-    /// The cluster does not want this node.
-    Refused(String),
+    /// What stands behind the fronts cannot go on.
+    Ended(Ended),
 }
 
 struct Signals {
@@ -364,7 +340,7 @@ fn ignores_hang_up() -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{End, Signals};
+    use super::{End, Ended, Signals};
     use std::cell::Cell;
 
     #[tokio::test(start_paused = true)]
@@ -372,9 +348,9 @@ mod tests {
         let looks = Cell::new(0);
         let failed = || {
             looks.set(looks.get() + 1);
-            (looks.get() > 3).then(|| End::Failed("the disk is gone".to_owned()))
+            (looks.get() > 3).then(|| End::Ended(Ended::Failed("the disk is gone".to_owned())))
         };
         let end = Signals::new().unwrap().wait_or_failure(failed).await;
-        assert!(matches!(end, End::Failed(reason) if reason == "the disk is gone"));
+        assert!(matches!(end, End::Ended(Ended::Failed(reason)) if reason == "the disk is gone"));
     }
 }

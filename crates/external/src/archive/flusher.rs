@@ -10,16 +10,17 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use quipu_counting::{Cell, NEVER};
-use redis::Value;
-use tokio_postgres::{Client, NoTls, Transaction};
+use redis::{Pipeline, Value};
+use tokio::task::{AbortHandle, JoinHandle};
+use tokio_postgres::{Client, Transaction};
 
-use super::ArchiveError;
 use super::change::Change;
 use super::migrations::migrate;
+use super::{Archive, ArchiveError};
 use crate::external::External;
 use crate::groups::{self, GROUPS};
 use crate::masters::Links;
@@ -50,13 +51,27 @@ impl Default for FlusherOptions {
 
 /// Brings changes to PostgreSQL.
 pub struct Flusher {
-    external: Arc<External>,
-    links: Arc<Links>,
-    url: String,
+    pub(super) external: Arc<External>,
+    pub(super) links: Arc<Links>,
+    pub(super) archive: Arc<Archive>,
     options: FlusherOptions,
-    /// Events that were flushed by this one.
-    flushed: AtomicU64,
 }
+
+/// A flusher at work. Ends when it is dropped.
+pub struct FlusherTasks(Vec<AbortHandle>);
+
+impl Drop for FlusherTasks {
+    fn drop(&mut self) {
+        self.0.iter().for_each(AbortHandle::abort);
+    }
+}
+
+/// Ids that are over are forgotten so often.
+const PURGE_INTERVAL: Duration = Duration::from_secs(60);
+/// So many at a time, and again at once while there are as many.
+const PURGE_ROWS: u64 = 10_000;
+/// What goes on failing is said so often.
+const COMPLAINT_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The watermark of a stream, if nobody is at it.
 const FREE: &str = "SELECT epoch, event_ms, event_sequence FROM counter_watermark
@@ -66,16 +81,21 @@ const ANY: &str = "SELECT epoch, event_ms, event_sequence FROM counter_watermark
     WHERE stream_group = $1 FOR UPDATE";
 
 /// A place in a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
-    ms: i64,
-    sequence: i64,
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    pub(super) ms: i64,
+    pub(super) sequence: i64,
 }
 
 impl Place {
-    fn of(id: &str) -> Option<Place> {
+    pub(super) fn of(id: &str) -> Option<Place> {
         let (ms, sequence) = id.split_once('-')?;
         Some(Place { ms: ms.parse().ok()?, sequence: sequence.parse().ok()? })
+    }
+
+    /// Everything after it, for XRANGE.
+    pub(super) fn behind(self) -> String {
+        format!("({}-{}", self.ms, self.sequence)
     }
 
     /// As one number, for people to compare: as much of the sequence as fits.
@@ -91,42 +111,58 @@ impl Flusher {
         url: &str,
         options: FlusherOptions,
     ) -> Result<Flusher, ArchiveError> {
-        let flusher = Flusher {
-            links: external.links(),
-            external,
-            url: url.to_owned(),
-            options,
-            flushed: AtomicU64::new(0),
-        };
-        migrate(&mut flusher.connect().await?).await?;
-        Ok(flusher)
+        let archive = Arc::new(Archive::new(url)?);
+        migrate(&mut archive.connect().await?).await?;
+        Ok(Flusher::over(external, archive, options))
     }
 
-    async fn connect(&self) -> Result<Client, ArchiveError> {
-        let (client, connection) = tokio_postgres::connect(&self.url, NoTls).await?;
-        tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "the connection to PostgreSQL ended");
-            }
-        });
-        Ok(client)
+    /// The same for an archive whose tables are brought up to date when it can be reached.
+    pub fn over(external: Arc<External>, archive: Arc<Archive>, options: FlusherOptions) -> Flusher {
+        Flusher { links: external.links(), external, archive, options }
     }
 
-    /// How many events this one has flushed.
+    /// How many events this node has flushed.
     pub fn flushed(&self) -> u64 {
-        self.flushed.load(Ordering::Relaxed)
+        self.archive.facts.flushed.load(Ordering::Relaxed)
+    }
+
+    /// Flushes, forgets what is over, and measures, until what is returned is dropped. Called within a runtime.
+    pub fn start(self: &Arc<Self>) -> FlusherTasks {
+        let (flushing, purging, measuring) = (Arc::clone(self), Arc::clone(self), Arc::clone(self));
+        let tasks = [
+            tokio::spawn(async move { flushing.run().await }),
+            tokio::spawn(async move { purging.purge_for_ever().await }),
+            tokio::spawn(async move { measuring.measure().await }),
+        ];
+        FlusherTasks(tasks.iter().map(JoinHandle::abort_handle).collect())
     }
 
     /// Flushes until it is stopped. What fails is tried again.
     pub async fn run(&self) {
-        let mut client = None;
+        let (mut client, facts) = (None, &self.archive.facts);
+        let mut complained: Option<Instant> = None;
         loop {
             match self.turn(&mut client).await {
-                Ok(0) => {}
-                Ok(_) => continue,
+                Ok(events) => {
+                    facts.is_up.store(true, Ordering::Relaxed);
+                    if complained.take().is_some() {
+                        tracing::info!("changes are flushed to the archive again");
+                    }
+                    if events > 0 {
+                        continue;
+                    }
+                }
                 Err(error) => {
-                    tracing::warn!(%error, "changes cannot be flushed");
                     client = None;
+                    facts.is_up.store(false, Ordering::Relaxed);
+                    facts.failures.fetch_add(1, Ordering::Relaxed);
+                    if complained.is_none_or(|last| last.elapsed() > COMPLAINT_INTERVAL) {
+                        complained = Some(Instant::now());
+                        tracing::warn!(
+                            %error,
+                            "changes cannot be flushed to the archive; they wait in the streams in Redis"
+                        );
+                    }
                 }
             }
             tokio::time::sleep(self.options.interval).await;
@@ -134,12 +170,41 @@ impl Flusher {
     }
 
     async fn turn(&self, client: &mut Option<Client>) -> Result<u64, ArchiveError> {
-        if client.is_none() {
-            *client = Some(self.connect().await?);
+        let client = match client {
+            Some(client) => client,
+            None => {
+                let mut new = self.archive.connect().await?;
+                migrate(&mut new).await?;
+                client.insert(new)
+            }
+        };
+        let mut events = 0;
+        for group in self.waiting().await? {
+            events += self.flush_group(client, group, FREE).await?;
         }
-        match client {
-            Some(client) => self.flush(client, FREE).await,
-            None => Ok(0),
+        Ok(events)
+    }
+
+    /// The groups in whose streams something lies: what is flushed is trimmed, so there are few when little happens.
+    async fn waiting(&self) -> Result<Vec<u16>, ArchiveError> {
+        let map = self.external.map();
+        let mut waiting = Vec::new();
+        for address in map.masters() {
+            let here: Vec<u16> = map.groups_of(&address).collect();
+            let mut pipeline = Pipeline::with_capacity(here.len());
+            here.iter().for_each(|group| _ = pipeline.cmd("XLEN").arg(groups::stream(*group)));
+            let lengths = self.links.ask_all(&address, &pipeline, here.len()).await?;
+            let is_some = |length: &Value| !matches!(length, Value::Int(0));
+            waiting.extend(here.iter().zip(&lengths).filter(|(_, length)| is_some(length)).map(|(group, _)| *group));
+        }
+        Ok(waiting)
+    }
+
+    async fn purge_for_ever(&self) {
+        loop {
+            tokio::time::sleep(PURGE_INTERVAL).await;
+            // While PostgreSQL is away there is nothing to be said that flushing does not say.
+            while let Ok(PURGE_ROWS..) = self.purge().await {}
         }
     }
 
@@ -154,7 +219,7 @@ impl Flusher {
 
     /// Flushes everything that is there now, also what others are at.
     pub async fn flush_all(&self) -> Result<(), ArchiveError> {
-        let mut client = self.connect().await?;
+        let mut client = self.archive.connect().await?;
         while self.flush(&mut client, ANY).await? > 0 {}
         Ok(())
     }
@@ -163,7 +228,7 @@ impl Flusher {
     pub async fn lag_ms(&self, now_ms: u64) -> Result<u64, ArchiveError> {
         let all = "SELECT stream_group, event_ms, event_sequence FROM counter_watermark";
         let mut lag_ms = 0;
-        for row in self.connect().await?.query(all, &[]).await? {
+        for row in self.archive.connect().await?.query(all, &[]).await? {
             let group = u16::try_from(row.get::<_, i32>(0)).unwrap_or(GROUPS);
             let from = Place { ms: row.get(1), sequence: row.get(2) };
             if group < GROUPS
@@ -180,8 +245,8 @@ impl Flusher {
         let window_ms = self.options.id_window.as_millis() as f64;
         let purge = "DELETE FROM counter_idempotency WHERE id IN (
             SELECT id FROM counter_idempotency
-            WHERE created_at < now() - $1 * interval '1 millisecond' ORDER BY created_at LIMIT 10000)";
-        Ok(self.connect().await?.execute(purge, &[&window_ms]).await?)
+            WHERE created_at < now() - $1 * interval '1 millisecond' ORDER BY created_at LIMIT 10000 FOR UPDATE SKIP LOCKED)";
+        Ok(self.archive.connect().await?.execute(purge, &[&window_ms]).await?)
     }
 
     async fn flush_group(
@@ -195,8 +260,8 @@ impl Flusher {
         // Somebody else is at it.
         let Some(row) = rows.query_opt(watermark, &[&number]).await? else { return Ok(0) };
         let (epoch, from): (String, _) = (row.get(0), Place { ms: row.get(1), sequence: row.get(2) });
-        if !epoch.is_empty() && epoch != self.external.epoch() {
-            let ours = self.external.epoch();
+        let ours = self.external.epoch();
+        if !epoch.is_empty() && epoch != *ours {
             return Err(ArchiveError::Unfit(format!(
                 "the tables have group {group} of epoch {epoch}, and Redis has epoch {ours}"
             )));
@@ -207,9 +272,9 @@ impl Flusher {
             events = events + $5, updated_at = now() WHERE stream_group = $1";
         let events = changes.len() as u64;
         let count = events as i64;
-        rows.execute(moved, &[&number, &self.external.epoch(), &to.ms, &to.sequence, &count]).await?;
+        rows.execute(moved, &[&number, &&*ours, &to.ms, &to.sequence, &count]).await?;
         rows.commit().await?;
-        self.flushed.fetch_add(events, Ordering::Relaxed);
+        self.archive.facts.flushed.fetch_add(events, Ordering::Relaxed);
         // What is in the tables may go. Should that fail, the next one does it.
         let mut trim = redis::cmd("XTRIM");
         trim.arg(groups::stream(group)).arg("MINID").arg(format!("{}-{}", to.ms, to.sequence + 1));
@@ -228,7 +293,7 @@ impl Flusher {
     ) -> Result<Option<(Place, Vec<Change>)>, ArchiveError> {
         let Some(address) = self.external.master_of(group) else { return Ok(None) };
         let mut range = redis::cmd("XRANGE");
-        range.arg(groups::stream(group)).arg(format!("({}-{}", from.ms, from.sequence)).arg("+");
+        range.arg(groups::stream(group)).arg(from.behind()).arg("+");
         range.arg("COUNT").arg(entries);
         let answer = match self.links.ask(&address, &range).await {
             // While its slot moves, there is nothing to be had.

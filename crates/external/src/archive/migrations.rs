@@ -77,6 +77,32 @@ const MIGRATIONS: &[&str] = &[
     );
     INSERT INTO counter_watermark (stream_group) SELECT generate_series(0, 63);
     ",
+    // What a Redis that has lost its data is rebuilt from, beside the snapshots, and what is told about that.
+    "
+    ALTER TABLE counter_watermark
+        ADD COLUMN drained_at_ms BIGINT NOT NULL DEFAULT 0, -- everything before is in the tables
+        ADD COLUMN births BIGINT NOT NULL DEFAULT 0;        -- the newest birth in the group
+    CREATE TABLE counter_policies (
+        only_row BOOLEAN PRIMARY KEY DEFAULT true CHECK (only_row),
+        epoch TEXT NOT NULL,
+        version BIGINT NOT NULL,
+        fields BYTEA[] NOT NULL                             -- of the hash in Redis: name, value, name, value
+    );
+    CREATE TABLE counter_recovery (
+        id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        epoch_before TEXT NOT NULL,
+        epoch_after TEXT NOT NULL,
+        detected_at_ms BIGINT NOT NULL,
+        finished_at_ms BIGINT NOT NULL,
+        groups_lost INT NOT NULL,
+        counters BIGINT NOT NULL,                           -- brought back
+        request_ids BIGINT NOT NULL,
+        replayed BIGINT NOT NULL,                           -- changes that the streams still had
+        gap_from_ms BIGINT,                                 -- none: nothing is missing
+        gap_to_ms BIGINT,
+        watermark TEXT NOT NULL                             -- the last entry in the tables, of the group that is furthest behind
+    );
+    ",
 ];
 
 /// Brings the tables up to date. Returns how many migrations that took.

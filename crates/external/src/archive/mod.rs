@@ -2,22 +2,31 @@
 //!
 //! | file | what lives there |
 //! |---|---|
+//! | `store` | the PostgreSQL itself |
 //! | `migrations` | the tables, and how they come to be |
 //! | `change` | a change, as the streams tell it |
 //! | `flusher` | brings changes from the streams to the tables, each once |
+//! | `meter` | how far behind the tables are |
 
 mod change;
 mod flusher;
+mod meter;
 mod migrations;
+mod store;
 
-pub use flusher::{Flusher, FlusherOptions};
+use std::error::Error as _;
+
+use tokio_postgres::error::SqlState;
+
+pub use flusher::{Flusher, FlusherOptions, FlusherTasks};
 pub use migrations::migrate;
+pub use store::Archive;
 
 /// Why the archive cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
     /// PostgreSQL cannot be reached, or refuses.
-    #[error("PostgreSQL: {0}")]
+    #[error("PostgreSQL: {}", postgres_says(.0))]
     Postgres(#[from] tokio_postgres::Error),
     /// Redis cannot be reached, or refuses.
     #[error("Redis: {0}")]
@@ -25,4 +34,38 @@ pub enum ArchiveError {
     /// The two do not belong together, or one of them is of a newer version.
     #[error("{0}")]
     Unfit(String),
+}
+
+impl ArchiveError {
+    /// Whether it may go by itself. What was configured wrongly does not.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            ArchiveError::Postgres(error) => match error.code() {
+                Some(code) => !is_wrong_setting(code),
+                // Without a code it is the connection that failed, or the URL that makes no sense.
+                None => error.source().is_some_and(|source| source.is::<std::io::Error>()),
+            },
+            ArchiveError::Redis(_) => true,
+            ArchiveError::Unfit(_) => false,
+        }
+    }
+}
+
+fn is_wrong_setting(code: &SqlState) -> bool {
+    [
+        SqlState::INVALID_PASSWORD,
+        SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
+        SqlState::INVALID_CATALOG_NAME,
+        SqlState::INSUFFICIENT_PRIVILEGE,
+    ]
+    .contains(code)
+}
+
+/// The library says only what it did; why it failed is its source.
+fn postgres_says(error: &tokio_postgres::Error) -> String {
+    match (error.as_db_error(), error.source()) {
+        (Some(said), _) => said.to_string(),
+        (None, Some(source)) => format!("{error}: {source}"),
+        (None, None) => error.to_string(),
+    }
 }

@@ -25,7 +25,7 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// A port that is free, and so is the one that a cluster's nodes would use beside it.
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let is_free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
     let from = u64::from(std::process::id()) * 37;
@@ -50,7 +50,8 @@ impl Server {
         Server::start_with(free_port(), &[])
     }
 
-    fn start_with(port: u16, arguments: &[&str]) -> Server {
+    /// The same on this port, with more settings.
+    pub fn start_with(port: u16, arguments: &[&str]) -> Server {
         let folder = tempfile::tempdir().unwrap();
         let child = Command::new("redis-server")
             .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--appendonly", "no"])

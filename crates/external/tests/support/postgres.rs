@@ -36,9 +36,19 @@ impl Postgres {
 
     /// Ends it at once, as a crash would, and starts it again.
     pub fn restart(&mut self) {
+        self.stop();
+        self.begin();
+    }
+
+    /// Ends it at once, as a crash would.
+    pub fn stop(&mut self) {
         let quit = Command::new("kill").args(["-QUIT", &self.child.id().to_string()]).status().unwrap();
         assert!(quit.success());
         self.child.wait().unwrap();
+    }
+
+    /// Starts it again.
+    pub fn begin(&mut self) {
         self.child = serve(&self.folder, self.port);
         self.wait();
     }
@@ -58,6 +68,9 @@ impl Postgres {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(Some(_))) {
+            return;
+        }
         // With its children: SIGKILL would leave them.
         let _ = Command::new("kill").args(["-QUIT", &self.child.id().to_string()]).status();
         let _ = self.child.wait();

@@ -53,8 +53,9 @@ use clap::{CommandFactory, Parser, Subcommand};
 use quipu_engine::OpenError;
 use serde_json::json;
 
+use crate::config::secret::SecretUrl;
 use crate::config::{Config, Flags};
-use crate::serve::Addresses;
+use crate::deployment::Addresses;
 use crate::{bench, serve};
 use failure::Failure;
 
@@ -386,8 +387,12 @@ fn run(command: Command, tidy_memory: fn()) -> Result<(), Failure> {
 /// For scripts that let the system choose ports.
 fn announce(config: &Config, addresses: Addresses) {
     let Addresses { http, resp, resp_cluster } = addresses;
+    let is_here = config.backend.is_none();
+    let shown = |url: &Option<SecretUrl>| url.as_ref().map(SecretUrl::to_string);
     let printed = terminal::print(json!({
-        "http": http, "resp": resp, "respCluster": resp_cluster, "data": config.data, "durability": config.durability.to_string(),
+        "http": http, "resp": resp, "respCluster": resp_cluster,
+        "data": is_here.then_some(&config.data), "durability": is_here.then(|| config.durability.to_string()),
+        "backend": shown(&config.backend), "archive": shown(&config.archive),
         "version": env!("CARGO_PKG_VERSION"), "pid": std::process::id(),
     }));
     // A server serves also where nobody reads this.

@@ -91,7 +91,7 @@ fn environment(name: &str) -> Option<String> {
 
 fn shown(resolved: &[Resolved]) -> String {
     let screen = Screen::stdout();
-    let row = |row: &Resolved| vec![row.setting.name.to_owned(), row.text.clone(), row.source.to_string()];
+    let row = |row: &Resolved| vec![row.setting.name.to_owned(), row.shown(), row.source.to_string()];
     if screen.is_terminal {
         return screen.table(&["SETTING", "VALUE", "FROM"], resolved.iter().map(row));
     }
@@ -99,7 +99,7 @@ fn shown(resolved: &[Resolved]) -> String {
 }
 
 fn to_json(resolved: &Resolved) -> serde_json::Value {
-    let Resolved { setting, text, source } = resolved;
+    let Resolved { setting, source, .. } = resolved;
     let (origin, line) = match source {
         Source::Default => (None, None),
         Source::File { path, line } => (Some(path.display().to_string()), Some(line)),
@@ -107,7 +107,7 @@ fn to_json(resolved: &Resolved) -> serde_json::Value {
         Source::Flag(flag) => (Some(format!("--{flag}")), None),
     };
     json!({
-        "name": setting.name, "value": text, "source": source.layer(), "origin": origin, "line": line,
+        "name": setting.name, "value": resolved.shown(), "source": source.layer(), "origin": origin, "line": line,
         "default": setting.default,
     })
 }

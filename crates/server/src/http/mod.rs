@@ -55,6 +55,7 @@ use axum::http::{Method, Uri};
 use axum::routing::{get, post};
 use quipu_cluster::node::Node;
 use quipu_counting::Counters;
+use quipu_external::External;
 use quipu_wire::json::problem::Problem;
 
 use crate::clock::Clock;
@@ -71,6 +72,8 @@ pub struct App {
     pub counters: Arc<dyn Counters>,
     /// The node, where it is one of a cluster.
     pub cluster: Option<Arc<Node>>,
+    /// The counters in Redis, where they are there.
+    pub external: Option<Arc<External>>,
     /// The time of entries; shared by all fronts.
     pub clock: Arc<Clock>,
     /// What `/metrics` shows.

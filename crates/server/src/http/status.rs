@@ -20,7 +20,8 @@ pub async fn healthz() -> &'static str {
 pub async fn readyz(State(app): State<Arc<App>>) -> Response {
     let joins = app.cluster.as_ref().filter(|node| node.meta(|meta| !meta.nodes.contains_key(&node.id())));
     let joins = joins.map(|node| format!("node {} does not belong to its cluster yet", node.id()));
-    match app.health.problem().or(joins) {
+    let backend = app.external.as_ref().and_then(|external| external.problem());
+    match app.health.problem().or(joins).or(backend) {
         None => "ready\n".into_response(),
         Some(detail) => Refused::from(Problem::new(503, "not-ready", detail)).into_response(),
     }

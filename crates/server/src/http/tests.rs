@@ -51,6 +51,7 @@ impl Api {
         let clock = Arc::new(Clock::new());
         let app = App {
             cluster: None,
+            external: None,
             counters: Arc::clone(&counters),
             hub: Hub::new(Arc::clone(&counters), Arc::clone(&clock)),
             clock,

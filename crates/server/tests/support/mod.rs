@@ -152,6 +152,17 @@ pub fn serve_command(data: &Path) -> Command {
     command
 }
 
+/// The same on counters in Redis, without a data folder. `folder` is where the process stands, and stays empty.
+pub fn backed_command(folder: &Path, backend: &str, arguments: &[&str]) -> Command {
+    let mut command = quipu();
+    command
+        .current_dir(folder)
+        .envs(["QUIPU_HTTP", "QUIPU_RESP"].map(|name| (name, "127.0.0.1:0")))
+        .args(["serve", "--backend", backend])
+        .args(arguments);
+    command
+}
+
 /// The binary with an environment that holds no setting of whoever runs the tests.
 pub fn quipu() -> Command {
     let mut command = Command::new(QUIPU);

@@ -1,0 +1,101 @@
+//! The PostgreSQL in which the tables lie: how one gets there, and what is known of how it goes.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio_postgres::{Client, Config, NoTls};
+
+use super::ArchiveError;
+use super::migrations::migrate;
+
+/// How long a connection may take to be made.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// A machine that is silent for so long is gone: the system's own patience is hours.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+
+/// A PostgreSQL that has the tables, or will have them.
+pub struct Archive {
+    config: Config,
+    pub(crate) facts: ArchiveFacts,
+}
+
+/// How it goes.
+#[derive(Default)]
+pub(crate) struct ArchiveFacts {
+    /// Events that this node has flushed.
+    pub(crate) flushed: AtomicU64,
+    /// How often flushing failed.
+    pub(crate) failures: AtomicU64,
+    /// Whether the last attempt to flush went well.
+    pub(crate) is_up: AtomicBool,
+    /// How long ago the oldest change was that is not in the tables yet.
+    pub(crate) lag_ms: AtomicU64,
+    /// Entries that lie in the streams.
+    pub(crate) stream_entries: AtomicU64,
+}
+
+impl ArchiveFacts {
+    pub(crate) fn all(&self) -> Vec<(&'static str, u64)> {
+        let read = |fact: &AtomicU64| fact.load(Ordering::Relaxed);
+        vec![
+            ("archive_up", u64::from(self.is_up.load(Ordering::Relaxed))),
+            ("archive_lag_ms", read(&self.lag_ms)),
+            ("archive_stream_entries", read(&self.stream_entries)),
+            ("archive_flushed_events", read(&self.flushed)),
+            ("archive_failures", read(&self.failures)),
+        ]
+    }
+}
+
+impl Archive {
+    /// The one that a URL names. Nobody is asked yet.
+    pub fn new(url: &str) -> Result<Archive, ArchiveError> {
+        let mut config: Config = url.parse()?;
+        if config.get_connect_timeout().is_none() {
+            config.connect_timeout(CONNECT_TIMEOUT);
+        }
+        config.keepalives_idle(SILENCE_MAX).tcp_user_timeout(SILENCE_MAX);
+        if config.get_application_name().is_none() {
+            config.application_name("quipu");
+        }
+        Ok(Archive { config, facts: ArchiveFacts::default() })
+    }
+
+    /// The epoch of the counters in the tables, if there are any.
+    pub(crate) async fn epoch(&self) -> Result<Option<String>, ArchiveError> {
+        let mut client = self.connect().await?;
+        migrate(&mut client).await?;
+        epoch_in(&client).await
+    }
+
+    /// Makes sure that the tables are for the counters of this epoch.
+    pub(crate) async fn belongs_to(&self, epoch: &str) -> Result<(), ArchiveError> {
+        let mut client = self.connect().await?;
+        migrate(&mut client).await?;
+        let begin = "UPDATE counter_watermark SET epoch = $1 WHERE epoch = ''";
+        client.execute(begin, &[&epoch]).await?;
+        match epoch_in(&client).await? {
+            Some(known) if known != epoch => Err(ArchiveError::Unfit(format!(
+                "the archive has the counters of epoch {known}, and Redis has those of epoch {epoch}: they do not belong \
+                 together. Name another database in --archive, or the Redis that it was filled from"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// A connection of one's own. It ends with the client.
+    pub(crate) async fn connect(&self) -> Result<Client, ArchiveError> {
+        let (client, connection) = self.config.connect(NoTls).await?;
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "the connection to PostgreSQL ended");
+            }
+        });
+        Ok(client)
+    }
+}
+
+async fn epoch_in(client: &Client) -> Result<Option<String>, ArchiveError> {
+    let row = client.query_one("SELECT max(epoch) FROM counter_watermark", &[]).await?;
+    Ok(row.get::<_, Option<String>>(0).filter(|epoch| !epoch.is_empty()))
+}

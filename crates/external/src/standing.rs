@@ -1,0 +1,121 @@
+//! What Redis says of itself: which epoch the hash of policies and the marker of each group name. Where one is missing or
+//! another, data is lost.
+
+use redis::{Pipeline, Value};
+
+use crate::groups::{self, GROUPS, POLICIES};
+use crate::masters::{Links, Map};
+
+/// The epoch that something names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Named {
+    Epoch(String),
+    /// It is not there.
+    Nothing,
+    /// Nobody could be asked.
+    Unknown,
+}
+
+impl Named {
+    fn of(answer: Option<Value>) -> Named {
+        match answer {
+            Some(Value::BulkString(epoch)) => Named::Epoch(String::from_utf8_lossy(&epoch).into_owned()),
+            Some(Value::SimpleString(epoch)) => Named::Epoch(epoch),
+            Some(Value::Nil) => Named::Nothing,
+            _ => Named::Unknown,
+        }
+    }
+
+    pub(crate) fn is(&self, epoch: &str) -> bool {
+        matches!(self, Named::Epoch(named) if named == epoch)
+    }
+
+    /// Whether it certainly names another epoch, or none.
+    fn is_other_than(&self, epoch: &str) -> bool {
+        *self != Named::Unknown && !self.is(epoch)
+    }
+}
+
+/// One look at everything.
+#[derive(Clone, Debug)]
+pub(crate) struct Standing {
+    pub(crate) policies: Named,
+    /// By group.
+    pub(crate) markers: Vec<Named>,
+}
+
+impl Standing {
+    /// Asks every master once. Who does not answer is unknown.
+    pub(crate) async fn look(links: &Links, map: &Map) -> Standing {
+        let (mut policies, mut markers) = (Named::Unknown, vec![Named::Unknown; usize::from(GROUPS)]);
+        for address in map.masters() {
+            let here: Vec<u16> = map.groups_of(&address).collect();
+            let has_policies = map.of_policies() == Some(&address);
+            let mut pipeline = Pipeline::with_capacity(here.len() + 1);
+            here.iter().for_each(|group| _ = pipeline.cmd("HGET").arg(groups::marker(*group)).arg("epoch"));
+            if has_policies {
+                pipeline.cmd("HGET").arg(POLICIES).arg("epoch");
+            }
+            let count = here.len() + usize::from(has_policies);
+            let Ok(answers) = links.ask_all(&address, &pipeline, count).await else { continue };
+            let mut answers = answers.into_iter();
+            for group in here {
+                markers[usize::from(group)] = Named::of(answers.next());
+            }
+            if has_policies {
+                policies = Named::of(answers.next());
+            }
+        }
+        Standing { policies, markers }
+    }
+
+    /// Whether nobody at all could be asked.
+    pub(crate) fn is_unreached(&self) -> bool {
+        self.policies == Named::Unknown && self.markers.iter().all(|marker| *marker == Named::Unknown)
+    }
+
+    /// The groups that have lost what they had in this epoch.
+    pub(crate) fn lost_groups(&self, epoch: &str) -> Vec<u16> {
+        (0..GROUPS).filter(|group| self.markers[usize::from(*group)].is_other_than(epoch)).collect()
+    }
+
+    /// What is wrong, for who should serve this epoch; nothing if nothing is.
+    pub(crate) fn problem(&self, epoch: &str) -> Option<String> {
+        if self.is_unreached() {
+            return Some("no server of Redis answers".into());
+        }
+        let lost = self.lost_groups(epoch);
+        match (self.policies.is_other_than(epoch), lost.len()) {
+            (false, 0) => None,
+            (true, 0) => Some(format!("Redis has lost the policies of epoch {epoch}")),
+            (_, 64..) => Some(format!("Redis has lost all counters of epoch {epoch}")),
+            (_, count) => Some(format!("Redis has lost {count} of {GROUPS} groups of counters of epoch {epoch}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_or_another_is_lost_and_what_is_unknown_is_not() {
+        let ours = || Named::Epoch("ours".into());
+        let whole = Standing { policies: ours(), markers: vec![ours(); usize::from(GROUPS)] };
+        assert_eq!(whole.problem("ours"), None);
+        assert!(whole.problem("other").is_some_and(|problem| problem.contains("all counters")));
+        let mut silent = whole.clone();
+        silent.markers[7] = Named::Unknown;
+        assert_eq!((silent.problem("ours"), silent.lost_groups("ours")), (None, vec![]));
+        let mut torn = whole.clone();
+        torn.markers[7] = Named::Nothing;
+        torn.markers[9] = Named::Epoch("older".into());
+        assert_eq!(torn.lost_groups("ours"), [7, 9]);
+        assert!(torn.problem("ours").is_some_and(|problem| problem.contains("2 of 64 groups")));
+        let without = Standing { policies: Named::Nothing, ..whole.clone() };
+        assert!(without.problem("ours").is_some_and(|problem| problem.contains("policies")));
+        let nobody =
+            Standing { policies: Named::Unknown, markers: vec![Named::Unknown; usize::from(GROUPS)] };
+        assert!(nobody.problem("ours").is_some_and(|problem| problem.contains("no server")));
+    }
+}
