@@ -62,10 +62,19 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    /// `url` names one server, or several of a cluster with commas in between.
+    /// `url` names one server, or several of a cluster with commas in between. One gets into those that are named by host and
+    /// port alone as into the first.
     pub(crate) fn new(url: &str, timeout: Duration) -> RedisResult<Links> {
-        let seeds =
-            url.split(',').map(|url| url.trim().into_connection_info()).collect::<RedisResult<_>>()?;
+        let mut seeds: Vec<ConnectionInfo> = Vec::new();
+        for url in url.split(',').map(str::trim) {
+            let seed = match (seeds.first(), url.contains("://"), split_address(url)) {
+                (Some(first), false, Some((host, port))) => {
+                    first.clone().set_addr(ConnectionAddr::Tcp(host.to_owned(), port))
+                }
+                _ => url.into_connection_info()?,
+            };
+            seeds.push(seed);
+        }
         Ok(Links { seeds, timeout, open: Mutex::new(HashMap::new()) })
     }
 

@@ -12,6 +12,7 @@
 //! | `clock` | the time of entries, shared by both |
 //! | `metrics` | what `/metrics` shows |
 //! | `bench` | the load generator |
+//! | `drill` | failures on purpose, on a stage of their own |
 //! | `open_files` | the limit on connections that the system sets |
 //!
 //! Deliberately absent: counting rules and storage. A front turns bytes into a
@@ -23,6 +24,7 @@ pub mod clock;
 pub mod cluster;
 pub mod config;
 pub mod deployment;
+mod drill;
 pub mod http;
 pub mod metrics;
 pub mod open_files;

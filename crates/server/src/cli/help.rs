@@ -24,8 +24,8 @@ Rule     policy                   Kind, bounds and limits of keys of a pattern
 Operate  serve                    Run a server
          cluster                  Several servers that count as one
          config, check            Settings; verify a data folder
-         bench, completions       Measure under load; help the shell
-         manual                   All help and all exit codes as one page
+         bench, drill             Measure under load; rehearse failures
+         completions, manual      Help the shell; all help as one page
 
 Each explains itself: quipu COMMAND --help
 Try it:

@@ -56,7 +56,7 @@ use serde_json::json;
 use crate::config::secret::SecretUrl;
 use crate::config::{Config, Flags};
 use crate::deployment::Addresses;
-use crate::{bench, serve};
+use crate::{bench, drill, serve};
 use failure::Failure;
 
 /// quipu counts: likes and views, stock and quotas, exactly and durably
@@ -275,6 +275,16 @@ The log and every counter are read, and the sums are compared with the ledgers; 
 damaged or does not agree. Before that the recovery is finished as a start would do it (what a crash left half-written at \
 the end of the log is cut off), so check needs a folder it may write to: of a backup that is read-only, check a copy.")]
     Check(check::Args),
+    /// Cause a failure on a stage of its own, and show the remedy and the proof
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  quipu drill store-down
+  quipu drill backlog --changes 1000000
+
+Needs redis-server, redis-cli and PostgreSQL installed; nothing of yours is touched."
+    )]
+    Drill(drill::Command),
     /// Offer load to a Redis-protocol server and measure what it takes
     Bench(Box<bench::Args>),
     /// Settings, and where they come from
@@ -363,6 +373,7 @@ fn run(command: Command, tidy_memory: fn()) -> Result<(), Failure> {
         Command::Policy(command) => command.run(),
         Command::Cluster(command) => command.run(),
         Command::Check(args) => args.run(),
+        Command::Drill(command) => command.run(),
         Command::Bench(args) => bench::run(*args),
         Command::Config(command) => command.run(),
         Command::Completions { shell, json } => {

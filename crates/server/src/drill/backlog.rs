@@ -1,5 +1,6 @@
 //! Nobody brings changes to PostgreSQL for a while: they pile up in the streams, and are flushed by several at once.
 
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -36,7 +37,7 @@ impl Args {
     pub fn run(&self) -> Result<()> {
         let story = Story::new(self.json);
         let folder = tempfile::tempdir()?;
-        let (redis, postgres) = (Redis::start(folder.path())?, Postgres::start(folder.path())?);
+        let (redis, mut postgres) = (Redis::start(folder.path())?, Postgres::start(folder.path())?);
         let node = Node::start(folder.path(), "node", &["--backend", &redis.url()])?;
         story.tell("a Redis and a node of quipu on it that does not flush, and a PostgreSQL")?;
         let keys: Vec<String> = (0..KEYS).map(|number| format!("drill:{number}")).collect();
@@ -55,8 +56,11 @@ impl Args {
             .collect::<Result<_>>()?;
         story.tell(&format!("{} nodes flush them", flushers.len()))?;
         let began = Instant::now();
+        thread::sleep(LOOK_INTERVAL);
+        postgres.restart()?;
+        story.tell("PostgreSQL has crashed meanwhile, and is back")?;
         loop {
-            std::thread::sleep(LOOK_INTERVAL);
+            thread::sleep(LOOK_INTERVAL);
             let (backlog, answered) = (Backlog::look(redis.address)?, load.look().answered);
             story.tell(&format!(
                 "{} entries wait, the oldest for {:.1} s; {answered} changes were acknowledged meanwhile",
@@ -71,7 +75,9 @@ impl Args {
         let recovered_ms = began.elapsed().as_millis() as u64;
         let acknowledged = load.stop()?.counts();
         let total: i64 = acknowledged.values().sum();
-        wait_until(PATIENCE, "everything is in PostgreSQL", || Ok(Backlog::look(redis.address)?.entries == 0))?;
+        wait_until(PATIENCE, "everything is in PostgreSQL", || {
+            Ok(Backlog::look(redis.address)?.entries == 0)
+        })?;
         let archived = Difference::between(&acknowledged, &archived_totals(&postgres)?);
         let served = values(node.resp, acknowledged.keys().cloned())?;
         let served = Difference::between(&acknowledged, &served);

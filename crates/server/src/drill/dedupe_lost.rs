@@ -60,7 +60,10 @@ impl Args {
             gap.missing, gap.too_many
         ))?;
         let duplicates = ask_again(&node, &acknowledged)?;
-        story.tell(&format!("all asked again: {duplicates} were known, {} are counted anew", total - duplicates))?;
+        story.tell(&format!(
+            "all asked again: {duplicates} were known, {} are counted anew",
+            total - duplicates
+        ))?;
         let healed = Difference::between(&counts, &values(node.resp, counts.keys().cloned())?);
         let text = format!(
             "{total} increments acknowledged, {} of them lost with their ids in a FLUSHALL, none counted twice. After clients \

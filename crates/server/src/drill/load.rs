@@ -30,7 +30,6 @@ pub struct Load {
 struct Seen {
     answered: AtomicU64,
     retries: AtomicU64,
-    duplicates: AtomicU64,
     longest_wait_ms: AtomicU64,
 }
 
@@ -40,8 +39,6 @@ pub struct Looked {
     pub answered: u64,
     /// Attempts that were refused or had no answer.
     pub retries: u64,
-    /// Attempts that had been counted before, whose answer was lost.
-    pub duplicates: u64,
     pub longest_wait_ms: u64,
 }
 
@@ -74,7 +71,6 @@ impl Load {
         Looked {
             answered: take(&self.seen.answered),
             retries: take(&self.seen.retries),
-            duplicates: take(&self.seen.duplicates),
             longest_wait_ms: take(&self.seen.longest_wait_ms),
         }
     }
@@ -165,11 +161,7 @@ impl Client {
             self.talk = Some(talk);
         }
         match self.talk.as_mut()?.ask(&["Q.ADD", key, "1", "ID", id]).ok()? {
-            Reply::Array(told) => {
-                let is_duplicate = told.get(3) == Some(&Reply::Integer(1));
-                self.seen.duplicates.fetch_add(u64::from(is_duplicate), Ordering::Relaxed);
-                Some(())
-            }
+            Reply::Array(_) => Some(()),
             _ => None,
         }
     }

@@ -132,7 +132,10 @@ impl Node {
             None => {
                 // It has ended, or is about to.
                 let _ = child.wait();
-                anyhow::bail!("quipu did not start: {}", std::fs::read_to_string(&log).unwrap_or_default().trim())
+                anyhow::bail!(
+                    "quipu did not start: {}",
+                    std::fs::read_to_string(&log).unwrap_or_default().trim()
+                )
             }
         }
     }
@@ -204,7 +207,8 @@ fn entry_ms(entries: &Reply) -> Option<u64> {
 
 /// The totals that PostgreSQL has.
 fn archived_totals(postgres: &Postgres) -> Result<BTreeMap<String, i64>> {
-    let rows = postgres.ask("SELECT convert_from(counter_key, 'UTF8'), total_value FROM counter_total_snapshot")?;
+    let rows =
+        postgres.ask("SELECT convert_from(counter_key, 'UTF8'), total_value FROM counter_total_snapshot")?;
     rows.lines()
         .map(|row| {
             let (key, total) = row.rsplit_once('|').with_context(|| format!("a row {row:?}"))?;

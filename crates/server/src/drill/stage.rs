@@ -44,7 +44,10 @@ impl Process {
 
     /// Ends it and waits for that.
     pub fn kill(&mut self) {
-        // It may have ended already; there is nothing to learn from a failure here.
+        if !matches!(self.child.try_wait(), Ok(None)) {
+            return;
+        }
+        // There is nothing to learn from a failure here.
         let _ = Command::new("kill").args([self.ends_by, &self.id().to_string()]).status();
         let _ = self.child.wait();
     }

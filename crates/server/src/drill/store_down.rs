@@ -58,8 +58,8 @@ impl Args {
         let (mut down, mut up): (Vec<String>, Vec<String>) = all.into_iter().partition(is_victims);
         down.truncate(KEYS);
         up.truncate(2 * KEYS);
-        let loads = [("down", &down), ("up", &up)]
-            .map(|(name, keys)| Load::start(&[node.resp], keys, CLIENTS, name));
+        let loads =
+            [("down", &down), ("up", &up)].map(|(name, keys)| Load::start(&[node.resp], keys, CLIENTS, name));
         story.tell("answered each half second, with the longest wait:  slots of one master | all others")?;
         for _ in 0..LOOKS_BEFORE {
             look(&story, &loads)?;
@@ -116,7 +116,9 @@ fn look(story: &Story, loads: &[Load; 2]) -> Result<[super::load::Looked; 2]> {
     });
     thread::sleep(LOOK_INTERVAL);
     let seen = [loads[0].look(), loads[1].look()];
-    let shown = seen.map(|seen| format!("{:>7} {:>6} ms", seen.answered, seen.longest_wait_ms));
+    let shown = seen.map(|seen| {
+        format!("{:>7} {:>6} ms {:>4} retries", seen.answered, seen.longest_wait_ms, seen.retries)
+    });
     story.tell(&shown.join("  | "))?;
     Ok(seen)
 }
