@@ -30,6 +30,9 @@ use crate::support::Server;
 use crate::units::{Split, Unit, guarded_until, split};
 use crate::wholes::{Heard, OwnTerms, Wholes};
 
+/// Replies and counters in the end; or which was refused, and the replies.
+type Decided = Result<(Vec<Reply>, Vec<Whole>), (usize, Vec<Reply>)>;
+
 /// A group of counters as counting understands it.
 #[derive(Default)]
 struct Model {
@@ -179,10 +182,7 @@ impl Model {
         let counters: Vec<Whole> = keys.iter().map(|key| self.whole(key)).collect();
         let numbered = || places.clone().zip(self.births + 1..).zip(&numbers);
         let now_ms = self.now_ms;
-        let decided: Result<(Vec<Reply>, Vec<Whole>), (usize, Vec<Reply>)> = if places
-            .clone()
-            .any(|index| self.is_whole(batch, index, policies))
-        {
+        let decided: Decided = if places.clone().any(|index| self.is_whole(batch, index, policies)) {
             let items: Vec<WholeItem<'_>> = numbered()
                 .map(|((index, sequence), counter)| {
                     let key = batch.key(index);

@@ -40,6 +40,9 @@ pub(crate) struct Seen {
 
 type Found = Vec<Seen>;
 
+/// A place in the order of a list.
+type Rank = (std::cmp::Reverse<i64>, Vec<u8>);
+
 /// How much of a counter a walk wants.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wanted {
@@ -181,9 +184,9 @@ impl Walk {
             (rank, key.to_vec())
         };
         let after = listing.after.as_ref().map(|ListPlace { value, key }| place(key, *value));
-        let mut kept: BTreeMap<(std::cmp::Reverse<i64>, Vec<u8>), (Cell, Option<Kind>)> = BTreeMap::new();
+        let mut kept: BTreeMap<Rank, (Cell, Option<Kind>)> = BTreeMap::new();
         // A counter that comes twice may have changed in between: only one of its places is kept.
-        let mut places: BTreeMap<Vec<u8>, (std::cmp::Reverse<i64>, Vec<u8>)> = BTreeMap::new();
+        let mut places: BTreeMap<Vec<u8>, Rank> = BTreeMap::new();
         let keep = |Seen { key, cell, kind, .. }: Seen| {
             let place = place(&key, cell.value);
             if let Some(before) = places.remove(&key) {

@@ -24,11 +24,21 @@ fn last_kinds(changes: &[Change]) -> HashMap<&[u8], EventKind> {
     changes.iter().map(|change| (&change.key[..], change.kind)).collect()
 }
 
-/// A body with the numbers of its moment; none if the counter has no body any more, of which the stream will tell.
-fn row(stored: &[u8]) -> Option<(Cell, &'static str, &[u8])> {
-    let (cell, body) = stored_parts(stored)?;
-    let body = body?;
-    Some((cell, Body::kind_of(body)?.name(), body))
+/// A body with the numbers of its moment.
+struct Row<'a> {
+    key: &'a [u8],
+    cell: Cell,
+    kind: &'static str,
+    body: &'a [u8],
+}
+
+impl Row<'_> {
+    /// None if the counter has no body any more, of which the stream will tell.
+    fn of((key, stored): &Stored) -> Option<Row<'_>> {
+        let (cell, body) = stored_parts(stored)?;
+        let body = body?;
+        Some(Row { key, cell, kind: Body::kind_of(body)?.name(), body })
+    }
 }
 
 /// Brings bodies to their table, and takes out those of counters that have none any more.
@@ -45,21 +55,20 @@ pub(super) async fn write(
     if !without.is_empty() {
         rows.execute("DELETE FROM counter_body_snapshot WHERE counter_key = ANY($1)", &[&without]).await?;
     }
-    let found: Vec<(&[u8], (Cell, &str, &[u8]))> =
-        stored.iter().filter_map(|(key, stored)| Some((&key[..], row(stored)?))).collect();
+    let found: Vec<Row<'_>> = stored.iter().filter_map(Row::of).collect();
     if found.is_empty() {
         return Ok(());
     }
-    let keys: Vec<&[u8]> = found.iter().map(|(key, _)| *key).collect();
-    let kinds: Vec<&str> = found.iter().map(|(_, (_, kind, _))| *kind).collect();
-    let of =
-        |number: fn(&Cell) -> i64| -> Vec<i64> { found.iter().map(|(_, (cell, ..))| number(cell)).collect() };
+    let keys: Vec<&[u8]> = found.iter().map(|row| row.key).collect();
+    let kinds: Vec<&str> = found.iter().map(|row| row.kind).collect();
+    let of = |number: fn(&Cell) -> i64| -> Vec<i64> { found.iter().map(|row| number(&row.cell)).collect() };
     let (values, versions, births) =
         (of(|cell| cell.value), of(|cell| cell.version as i64), of(|cell| cell.birth as i64));
     let changed = of(|cell| cell.updated_at_ms as i64);
-    let expiry = |cell: &Cell| (cell.expires_at_ms != NEVER).then(|| cell.expires_at_ms.to_string());
-    let expires: Vec<Option<String>> = found.iter().map(|(_, (cell, ..))| expiry(cell)).collect();
-    let bodies: Vec<&[u8]> = found.iter().map(|(_, (.., body))| *body).collect();
+    let expiry =
+        |row: &Row<'_>| (row.cell.expires_at_ms != NEVER).then(|| row.cell.expires_at_ms.to_string());
+    let expires: Vec<Option<String>> = found.iter().map(expiry).collect();
+    let bodies: Vec<&[u8]> = found.iter().map(|row| row.body).collect();
     let insert = "INSERT INTO counter_body_snapshot
             (counter_key, kind, value, version, birth, expires_at_ms, changed_at_ms, body, updated_at)
         SELECT key, kind, value, version, birth, expires::numeric, changed, body, now()
