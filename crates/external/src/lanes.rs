@@ -276,6 +276,8 @@ impl Lanes {
     }
 
     async fn set_all_back(self: &Arc<Self>, calls: Vec<Call>, setback: Setback, lane: &Lane) {
+        // It may come back with less than it had.
+        self.wholes.forget(self.map().groups_of(&lane.address));
         self.find_masters().await;
         for unit in calls.into_iter().flat_map(Call::into_units) {
             self.set_back(unit, setback, Some(lane));
@@ -479,10 +481,14 @@ impl Lanes {
             return;
         }
         tracing::info!(masters = ?map.masters(), "slots have moved");
+        let moved = (0..GROUPS).filter(|group| map.of_group(*group) != known.of_group(*group));
+        // Before, so that nothing of the old master is shown to the new one; and after, because the old one may have been asked in between.
+        self.wholes.forget(moved.clone());
         {
             let _waiting = self.waiting.lock();
             *self.map.write() = Arc::clone(&map);
         }
+        self.wholes.forget(moved);
         for address in map.masters() {
             self.lane(&address).come.notify_one();
         }

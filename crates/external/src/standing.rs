@@ -89,7 +89,9 @@ impl Standing {
             (false, 0) => None,
             (true, 0) => Some(format!("Redis has lost the policies of epoch {epoch}")),
             (_, 64..) => Some(format!("Redis has lost all counters of epoch {epoch}")),
-            (_, count) => Some(format!("Redis has lost {count} of {GROUPS} groups of counters of epoch {epoch}")),
+            (_, count) => {
+                Some(format!("Redis has lost {count} of {GROUPS} groups of counters of epoch {epoch}"))
+            }
         }
     }
 }

@@ -375,6 +375,31 @@ async fn lost_answers_of_a_cluster_acquire_nothing_twice() {
     lose_answers(&cluster.url(), &losing).await;
 }
 
+/// A server that comes back with less than it had, and reaches the same version on another way: what a node remembers of the
+/// time before is not what is there.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_server_has_forgotten_its_nodes_forget_too() {
+    let server = Server::start();
+    let external = External::open(&server.url(), Options::default()).await.unwrap();
+    let other = External::open(&server.url(), Options::default()).await.unwrap();
+    let acquire = async |node: &External, amount: i64, id: &str| {
+        let told = run(node, |batch| {
+            let action = acquire(batch, amount, 100);
+            batch.push_with_id(b"quota", action, id.as_bytes(), 0);
+        });
+        told.await.unwrap().remove(0).cell.value
+    };
+    assert_eq!(acquire(&external, 5, "a").await, 5);
+    let name = format!("{{{}}}:c:quota", quipu_external::tag(quipu_external::group(b"quota")));
+    let mut connection = server.connection();
+    let before: Vec<u8> = redis::cmd("GET").arg(&name).query(&mut connection).unwrap();
+    assert_eq!(acquire(&external, 3, "b").await, 8);
+    redis::cmd("SET").arg(&name).arg(before).exec(&mut connection).unwrap();
+    redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").exec(&mut connection).unwrap();
+    assert_eq!(acquire(&other, 1, "c").await, 6);
+    assert_eq!(acquire(&external, 1, "d").await, 7);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn bodies_that_are_lost_are_not_begun_anew() {
     let server = Server::start();

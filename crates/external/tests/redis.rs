@@ -430,7 +430,7 @@ async fn remains_of_a_loss_are_not_taken_for_a_beginning() {
     one(&external, "likes", plain(7)).await.unwrap();
     redis::cmd("DEL").arg("{q-policies}:p").exec(&mut server.connection()).unwrap();
     let refused = External::open(&server.url(), Options::default()).await.err().unwrap();
-    assert!(refused.to_string().contains(external.epoch()), "{refused}");
+    assert!(refused.to_string().contains(&*external.epoch()), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

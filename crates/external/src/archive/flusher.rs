@@ -199,7 +199,9 @@ impl Flusher {
             here.iter().for_each(|group| _ = pipeline.cmd("XLEN").arg(groups::stream(*group)));
             let lengths = self.links.ask_all(&address, &pipeline, here.len()).await?;
             let is_some = |length: &Value| !matches!(length, Value::Int(0));
-            waiting.extend(here.iter().zip(&lengths).filter(|(_, length)| is_some(length)).map(|(group, _)| *group));
+            waiting.extend(
+                here.iter().zip(&lengths).filter(|(_, length)| is_some(length)).map(|(group, _)| *group),
+            );
         }
         Ok(waiting)
     }

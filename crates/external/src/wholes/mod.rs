@@ -29,8 +29,8 @@ mod producer;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-use quipu_counting::{Policies, Reply};
+use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
+use quipu_counting::{Policies, Reply, Whole};
 use redis::{Cmd, Value};
 
 use self::cache::Cache;
@@ -52,21 +52,49 @@ const _: () = assert!(crate::units::REQUESTS_PER_CALL_MAX as u64 * 4 <= BIRTHS_A
 pub(crate) struct Wholes {
     queues: Mutex<Vec<Queue>>,
     cache: Mutex<Cache>,
-    /// Births that this node may give out, by group.
-    births: Mutex<Vec<Births>>,
+    /// By group.
+    terms: Mutex<Vec<Term>>,
+}
+
+/// A time in which the same master, without a break, had the counters of a group. What was learnt in another is worth nothing: see
+/// `cache.rs`, and births may have been given to others.
+#[derive(Clone, Default)]
+struct Term {
+    number: u64,
+    /// The epoch that was named last.
+    epoch: Option<Arc<str>>,
+    /// Births that this node may give out.
+    births: Births,
+}
+
+impl Term {
+    fn end(&mut self) {
+        *self = Term { number: self.number + 1, epoch: None, births: Births::default() };
+    }
 }
 
 /// What waits in a group.
 #[derive(Default)]
 struct Queue {
     units: VecDeque<Unit>,
-    /// What those that were wrong have learnt.
-    learnt: Known,
+    /// What those that were wrong have learnt, in which term.
+    learnt: (u64, Known),
+}
+
+impl Queue {
+    fn learn(&mut self, term: u64, known: Known) {
+        if self.learnt.0 != term {
+            self.learnt = (term, Known::default());
+        }
+        self.learnt.1.extend(known);
+    }
 }
 
 /// What is under way to a group.
 pub(crate) struct WholeCall {
     pub(crate) group: u16,
+    /// The number of the term in which it was decided.
+    term: u64,
     pieces: Vec<Piece>,
     /// What could be given out before, and after.
     births: (Births, Births),
@@ -120,7 +148,7 @@ impl Wholes {
         Wholes {
             queues: Mutex::new((0..groups).map(|_| Queue::default()).collect()),
             cache: Mutex::new(Cache::new(cache_bytes)),
-            births: Mutex::new(vec![Births::default(); groups]),
+            terms: Mutex::new(vec![Term::default(); groups]),
         }
     }
 
@@ -136,6 +164,12 @@ impl Wholes {
         for unit in units {
             unit.is_for_whole |= groups[usize::from(unit.group)];
         }
+    }
+
+    /// These groups have, or may have, another master, or one that has been away.
+    pub(crate) fn forget(&self, groups: impl IntoIterator<Item = u16>) {
+        let mut terms = self.terms.lock();
+        groups.into_iter().for_each(|group| terms[usize::from(group)].end());
     }
 
     pub(crate) fn push(&self, unit: Unit) {
@@ -172,14 +206,21 @@ impl Wholes {
             (queue.units.drain(..end).collect::<Vec<Unit>>(), std::mem::take(&mut queue.learnt))
         };
         let terms = terms(&units);
-        let begin = self.births.lock()[usize::from(group)];
+        let (term, begin) = {
+            let term = &mut self.terms.lock()[usize::from(group)];
+            if term.epoch.as_ref().is_some_and(|epoch| *epoch != terms.epoch) {
+                term.end();
+            }
+            term.epoch = Some(Arc::clone(&terms.epoch));
+            (term.number, term.births)
+        };
         let births_wanted = if begin.left() < BIRTHS_AT_ONCE / 2 { BIRTHS_AT_ONCE } else { 0 };
         let requests: usize = units.iter().map(|unit| unit.range().len()).sum();
         // Without births nothing can be decided: then this only looks.
         let only_looks = begin.left() < requests as u64;
         let (mut births, mut pieces) = (begin, Vec::new());
         for (units, needs) in pieces::pieces(units) {
-            let known = self.known(&needs, &learnt);
+            let known = self.known(&needs, &learnt, term);
             let drafted = match only_looks {
                 true => Drafted::nothing(births),
                 false => draft(&terms.terms(group), &units, &known, births),
@@ -187,16 +228,19 @@ impl Wholes {
             births = drafted.births;
             pieces.push(Piece { units, needs, known, drafted });
         }
-        self.births.lock()[usize::from(group)] = births;
-        Some(WholeCall { group, pieces, births: (begin, births), births_wanted, only_looks, terms })
+        if let Some(mut now) = self.in_term(group, term) {
+            now.births = births;
+        }
+        Some(WholeCall { group, term, pieces, births: (begin, births), births_wanted, only_looks, terms })
     }
 
     /// What is taken for true.
-    fn known(&self, needs: &Needs, learnt: &Known) -> Known {
-        let mut cache = self.cache.lock();
+    fn known(&self, needs: &Needs, (term_learnt, learnt): &(u64, Known), term: u64) -> Known {
+        let (mut cache, nothing) = (self.cache.lock(), Known::default());
+        let learnt = if *term_learnt == term { learnt } else { &nothing };
         let mut known = Known::default();
         for key in &needs.keys {
-            let whole = learnt.counters.get(key).cloned().or_else(|| cache.get(key));
+            let whole = learnt.counters.get(key).cloned().or_else(|| cache.get(key, term));
             known.counters.extend(whole.map(|whole| (key.clone(), whole)));
         }
         let of_ids = needs.ids.iter().filter_map(|name| Some((name.clone(), learnt.ids.get(name)?.clone())));
@@ -217,22 +261,21 @@ impl Wholes {
             Some(Answered::Lost(found)) => return Heard::Lost(call.into_units(), found),
             None => return Heard::Unknown(call.into_units()),
         };
-        {
-            let mut births = self.births.lock();
+        if let Some(mut now) = self.in_term(call.group, call.term) {
             let is_done = outcomes.iter().any(|outcome| matches!(outcome, Outcome::Done));
-            if !is_done && births[group] == call.births.1 {
+            if !is_done && now.births == call.births.1 {
                 // None of them was given out.
-                births[group] = call.births.0;
+                now.births = call.births.0;
             }
             if let Some(last) = last_birth {
-                births[group] = Births { last: last - call.births_wanted, end: last };
+                now.births = Births { last: last.saturating_sub(call.births_wanted), end: last };
             }
         }
         let (mut answered, mut again) = (Vec::new(), Vec::new());
         for (piece, outcome) in call.pieces.into_iter().zip(outcomes) {
             let known = match outcome {
                 Outcome::Done if !call.only_looks => {
-                    self.keep(piece.drafted.counters);
+                    self.keep(piece.drafted.counters, call.term);
                     answered.extend(piece.units.into_iter().zip(piece.drafted.replies));
                     continue;
                 }
@@ -242,9 +285,9 @@ impl Wholes {
             // What changes nothing is answered by what was found: so it was after it was asked for.
             let births = Births { last: 0, end: u64::MAX };
             let drafted = draft(&call.terms.terms(call.group), &piece.units, &known, births);
-            self.keep(known.counters.clone());
+            self.keep(known.counters.clone(), call.term);
             if drafted.is_change() {
-                self.queues.lock()[group].learnt.extend(known);
+                self.queues.lock()[group].learn(call.term, known);
                 again.extend(piece.units);
             } else {
                 answered.extend(piece.units.into_iter().zip(drafted.replies));
@@ -253,11 +296,17 @@ impl Wholes {
         Heard::Pieces { answered, again }
     }
 
-    fn keep(&self, counters: impl IntoIterator<Item = (Vec<u8>, quipu_counting::Whole)>) {
+    fn keep(&self, counters: impl IntoIterator<Item = (Vec<u8>, Whole)>, term: u64) {
         let mut cache = self.cache.lock();
         for (key, whole) in counters {
-            cache.put(&key, whole);
+            cache.put(&key, whole, term);
         }
+    }
+
+    /// The term of a group, if it is still this one.
+    fn in_term(&self, group: u16, number: u64) -> Option<MappedMutexGuard<'_, Term>> {
+        let term = MutexGuard::map(self.terms.lock(), |terms| &mut terms[usize::from(group)]);
+        (term.number == number).then_some(term)
     }
 }
 

@@ -34,7 +34,8 @@ impl Backed {
         let Some(backend) = config.backend.clone() else { bail!("no backend is named") };
         let archive = match &config.archive {
             Some(url) => {
-                let archive = Archive::new(url.reveal()).map_err(|error| anyhow!("archive {url}: {error}"))?;
+                let archive =
+                    Archive::new(url.reveal()).map_err(|error| anyhow!("archive {url}: {error}"))?;
                 Some(Arc::new(archive))
             }
             None => None,
@@ -89,7 +90,11 @@ async fn open_patiently(
             return Err(explained(error, config)).context("the counters in Redis cannot be opened");
         }
         if !std::mem::replace(&mut has_complained, true) {
-            tracing::warn!("{}; waiting up to {} s for it", explained(error, config), START_PATIENCE.as_secs());
+            tracing::warn!(
+                "{}; waiting up to {} s for it",
+                explained(error, config),
+                START_PATIENCE.as_secs()
+            );
         }
         tokio::time::sleep(START_PAUSE).await;
     }
@@ -101,7 +106,9 @@ fn explained(error: OpenError, config: &Config) -> anyhow::Error {
     match &error {
         OpenError::Redis(_) => {
             let backend = shown(&config.backend);
-            anyhow!("backend {backend}: {error}; check that it runs there, and user and password in --backend")
+            anyhow!(
+                "backend {backend}: {error}; check that it runs there, and user and password in --backend"
+            )
         }
         OpenError::Archive(_) => anyhow!("archive {}: {error}", shown(&config.archive)),
         OpenError::Lost(_) => anyhow!("backend {}: {error}", shown(&config.backend)),

@@ -31,7 +31,9 @@ fn what_is_counted_comes_to_postgresql_and_the_lag_is_shown() {
     postgres.stop();
     nodes[0].add("likes", 3, None);
     wait_until("the lag is shown", || {
-        nodes.iter().all(|node| node.fact("archive_lag_ms").unwrap() > 1_000 && node.fact("archive_up") == Some(0))
+        nodes
+            .iter()
+            .all(|node| node.fact("archive_lag_ms").unwrap() > 1_000 && node.fact("archive_up") == Some(0))
     });
     assert_eq!(nodes[0].fact("archive_stream_entries"), Some(1));
     assert_eq!(nodes[1].readiness().0, 200, "counting goes on without PostgreSQL");

@@ -4,7 +4,8 @@ use crate::stores;
 use crate::support::{backed_command, run};
 
 fn refused(arguments: &[&str]) -> String {
-    let output = run(&[&["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"], arguments].concat(), &[]);
+    let output =
+        run(&[&["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"], arguments].concat(), &[]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success(), "{said}");
     said
@@ -22,14 +23,20 @@ fn what_makes_no_sense_with_a_backend_is_refused() {
         ("--hot-keys", "false"),
     ] {
         let said = refused(&["--backend", backend, setting, value]);
-        assert!(said.contains(&format!("flag {setting}")) && said.contains("leave one of the two out"), "{said}");
+        assert!(
+            said.contains(&format!("flag {setting}")) && said.contains("leave one of the two out"),
+            "{said}"
+        );
         assert!(!said.contains("geheim"), "{said}");
     }
     for (arguments, expected) in [
         (&["--archive", "postgres://one/db"][..], "say --backend"),
         (&["--backend", "127.0.0.1:6379"], "not a URL like redis://"),
         (&["--backend", "rediss://127.0.0.1:6379"], "TLS to Redis"),
-        (&["--backend", "redis://127.0.0.1:6379", "--archive", "mysql://x:geheim@y"], "not a URL like postgres://"),
+        (
+            &["--backend", "redis://127.0.0.1:6379", "--archive", "mysql://x:geheim@y"],
+            "not a URL like postgres://",
+        ),
         (&["--backend", "redis://127.0.0.1:6379", "--archive-log"], "no archive to write to"),
     ] {
         let said = refused(arguments);
