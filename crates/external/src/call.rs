@@ -1,11 +1,12 @@
 //! What the function in Redis is asked for some units of a group, and what it answers: see the head of `library.lua`.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use quipu_counting::identity::{group_fingerprint, request_fingerprint};
 use quipu_counting::{
-    Action, Batch, Cell, Condition, ExpireWhen, Expiry, Group, GroupKind, Limits, NEVER, Outcome, Policies,
-    Refusal, Remembered, Reply, Set,
+    Action, Batch, Body, Cell, Condition, ExpireWhen, Expiry, Group, GroupKind, Limits, NEVER, Outcome,
+    Policies, Refusal, Remembered, Reply, Set, Whole,
 };
 use redis::{Cmd, Value};
 
@@ -13,9 +14,9 @@ use crate::groups;
 use crate::units::{Unit, guarded_until};
 
 /// The function and its library. A library that does other things has another name.
-pub(crate) const FUNCTION: &str = "quipu_1";
-/// Its source.
-pub(crate) const LIBRARY: &str = include_str!("library.lua");
+pub(crate) const FUNCTION: &str = "quipu_2";
+/// Its source, with that of what carries out decisions of nodes.
+pub(crate) const LIBRARY: &str = concat!(include_str!("library.lua"), include_str!("wholes.lua"));
 
 /// What holds for all requests of a call.
 pub(crate) struct Terms<'a> {
@@ -28,8 +29,8 @@ pub(crate) struct Terms<'a> {
 
 /// What Redis answered.
 pub(crate) enum Answered {
-    /// The replies of each unit.
-    Replies(Vec<Vec<Reply>>),
+    /// The replies of each unit; none for one that was not done, because a counter of it has a body.
+    Replies(Vec<Option<Vec<Reply>>>),
     /// Nothing was done: this epoch is there instead, or none.
     Lost(String),
 }
@@ -41,8 +42,14 @@ pub(crate) fn command(terms: &Terms<'_>, units: &[Unit]) -> Cmd {
         unit.range().for_each(|index| asking.note_keys(unit.batch(), index));
     }
     let mut arguments = asking.head();
-    for unit in units {
-        asking.put_range(&mut arguments, unit.batch(), unit.range(), unit.groups());
+    for of_batch in units.chunk_by(Unit::is_of_same_batch) {
+        if of_batch.len() > 1 {
+            put(&mut arguments, 'b');
+            put(&mut arguments, of_batch.len());
+        }
+        for unit in of_batch {
+            asking.put_range(&mut arguments, unit.batch(), unit.range(), unit.groups());
+        }
     }
     let Keys { cells, ids } = asking.keys;
     let mut command = Cmd::new();
@@ -185,7 +192,11 @@ impl Asking<'_> {
         // The function counts keys from 1, and the first two are marker and stream.
         let cell = self.cells.get(batch.key(index)).map_or(0, |place| place + 3);
         let id = self.id_name(batch, index).and_then(|name| self.ids.get(&name));
-        let action = &batch.requests[index].action;
+        // What is told beside an addition that comes this way is why it is made, which nobody here keeps.
+        let action = match batch.requests[index].action {
+            Action::Told { add, .. } => &Action::Add(add),
+            _ => &batch.requests[index].action,
+        };
         let is_plain = matches!(action, Action::Add(add) if *add == quipu_counting::Add::plain(add.delta));
         put(
             arguments,
@@ -197,7 +208,7 @@ impl Asking<'_> {
                 Action::Reset(_) => 'z',
                 Action::Delete(_) => 'd',
                 Action::Expire(_) => 'e',
-                // Others are refused before.
+                // Others are for whole counters.
                 _ => 'r',
             },
         );
@@ -269,12 +280,12 @@ fn put_condition(arguments: &mut Arguments, condition: Condition) {
     }
 }
 
-fn request_print(batch: &Batch, index: usize) -> u64 {
+pub(crate) fn request_print(batch: &Batch, index: usize) -> u64 {
     batch.requests[index].id.map_or(0, |_| request_fingerprint(batch, index))
 }
 
 /// The first item of an all-or-none group speaks for the whole group.
-fn print_in(batch: &Batch, group: &Group, index: usize) -> u64 {
+pub(crate) fn print_in(batch: &Batch, group: &Group, index: usize) -> u64 {
     match batch.requests[index].id {
         Some(_) if index == group.start => group_fingerprint(batch, group),
         _ => request_print(batch, index),
@@ -287,6 +298,7 @@ enum Line {
     Known(Remembered),
     OfKnownGroup,
     Unguarded,
+    ForWhole,
 }
 
 /// What Redis's answer says about these units; nothing if it is not one of the function's.
@@ -302,7 +314,9 @@ pub(crate) fn answered(answer: &Value, units: &[Unit]) -> Option<Answered> {
     let mut replies = Vec::with_capacity(units.len());
     for unit in units {
         let of_unit: Option<Vec<Line>> = lines.by_ref().take(unit.range().len()).collect();
-        replies.push(unit_replies(unit, of_unit?)?);
+        let of_unit = of_unit?;
+        let is_for_whole = of_unit.iter().any(|line| matches!(line, Line::ForWhole));
+        replies.push(if is_for_whole { None } else { Some(unit_replies(unit, of_unit)?) });
     }
     lines.next().is_none().then_some(Answered::Replies(replies))
 }
@@ -334,7 +348,7 @@ fn unit_replies(unit: &Unit, lines: Vec<Line>) -> Option<Vec<Reply>> {
         }
         (Line::Known(_) | Line::OfKnownGroup, Some((_, any))) => Some(any.answer(!any.fingerprint)),
         (Line::Known(known), None) => Some(known.answer(request_print(batch, index))),
-        (Line::OfKnownGroup, None) => None,
+        (Line::OfKnownGroup, None) | (Line::ForWhole, _) => None,
         (Line::Unguarded, _) => Some(Reply { refusal: Some(Refusal::GroupAborted), ..Reply::state(None) }),
         (Line::Decided(reply), _) => Some(reply.clone()),
     };
@@ -361,21 +375,10 @@ fn line_of(line: &str) -> Option<Line> {
             let applied = cell.value.saturating_sub(previous);
             Line::Decided(Reply { refusal, existed, exists, previous, applied, cell, ..Reply::state(None) })
         }
-        b'=' => {
-            let (fingerprint, at_ms) = (number(fields.next())?, number(fields.next())?);
-            let outcome = Outcome {
-                refusal: refusal_of(fields.next()?)?,
-                existed: fields.next()? == "1",
-                exists: fields.next()? == "1",
-                value: number(fields.next())?,
-                previous: number(fields.next())?,
-                version: number(fields.next())?,
-                birth: number(fields.next())?,
-            };
-            Line::Known(Remembered { identity: 0, fingerprint, at_ms, outcome })
-        }
+        b'=' => Line::Known(stored_id(rest)?),
         b'?' => Line::OfKnownGroup,
         b'-' => Line::Unguarded,
+        b'#' => Line::ForWhole,
         _ => return None,
     })
 }
@@ -404,7 +407,67 @@ fn cell_of<'a>(fields: &mut impl Iterator<Item = &'a str>) -> Option<Cell> {
     })
 }
 
-/// A cell as it lies in Redis.
+/// What is remembered under a request id, as it lies in Redis.
+pub(crate) fn stored_id(text: &str) -> Option<Remembered> {
+    let mut fields = text.split(' ');
+    let (fingerprint, at_ms) = (number(fields.next())?, number(fields.next())?);
+    let outcome = Outcome {
+        refusal: refusal_of(fields.next()?)?,
+        existed: fields.next()? == "1",
+        exists: fields.next()? == "1",
+        value: number(fields.next())?,
+        previous: number(fields.next())?,
+        version: number(fields.next())?,
+        birth: number(fields.next())?,
+    };
+    Some(Remembered { identity: 0, fingerprint, at_ms, outcome })
+}
+
+/// A cell without a body, as it lies in Redis.
 pub(crate) fn stored_cell(text: &str) -> Option<Cell> {
     cell_of(&mut text.split(' '))
+}
+
+/// Where the numbers of a cell end: a body follows behind one more space.
+pub(crate) const CELL_WORDS: usize = 5;
+
+/// A cell and the bytes of its body, if it has one, as they lie in Redis. Of a body not all bytes need to be there.
+pub(crate) fn stored_parts(stored: &[u8]) -> Option<(Cell, Option<&[u8]>)> {
+    let mut spaces = stored.iter().enumerate().filter(|(_, byte)| **byte == b' ').map(|(place, _)| place);
+    let (numbers, body) = match spaces.nth(CELL_WORDS - 1) {
+        Some(end) => (&stored[..end], Some(&stored[end + 1..])),
+        None => (stored, None),
+    };
+    Some((stored_cell(std::str::from_utf8(numbers).ok()?)?, body))
+}
+
+/// The same, put together.
+pub(crate) fn stored_whole(stored: &[u8]) -> Option<Whole> {
+    let (cell, body) = stored_parts(stored)?;
+    let body = match body {
+        Some(bytes) => Some(Arc::new(Body::read(bytes)?)),
+        None => None,
+    };
+    Some(Whole { cell: Some(cell), body })
+}
+
+/// A cell and its body as they are stored.
+pub(crate) fn to_store(cell: &Cell, body: Option<&Body>) -> Vec<u8> {
+    let mut text = numbers(cell).into_bytes();
+    if let Some(body) = body {
+        text.push(b' ');
+        body.put(&mut text);
+    }
+    text
+}
+
+/// When a counter expires, as it is written here.
+pub(crate) fn expiry_text(expires_at_ms: u64) -> String {
+    if expires_at_ms == NEVER { "n".to_owned() } else { expires_at_ms.to_string() }
+}
+
+/// The numbers of a cell as they are written here.
+pub(crate) fn numbers(cell: &Cell) -> String {
+    let Cell { value, version, updated_at_ms, birth, expires_at_ms } = *cell;
+    format!("{value} {version} {updated_at_ms} {birth} {}", expiry_text(expires_at_ms))
 }

@@ -17,10 +17,10 @@ use crate::groups;
 use crate::support::Server;
 use crate::units::{Split, guarded_until, split};
 
-const EPOCH: &str = "test";
-const WINDOW_MS: u64 = 400;
+pub(crate) const EPOCH: &str = "test";
+pub(crate) const WINDOW_MS: u64 = 400;
 /// Far ahead of Redis's clock, which so removes nothing while a test runs.
-const BEGIN_MS: u64 = 4_000_000_000_000;
+pub(crate) const BEGIN_MS: u64 = 4_000_000_000_000;
 
 /// A group of counters as counting understands it.
 #[derive(Default)]
@@ -158,7 +158,7 @@ impl Model {
 }
 
 /// Numbers at which something happens: small, around what a double can hold, around the halves, and at the ends.
-fn number(chance: &mut SmallRng) -> i64 {
+pub(crate) fn number(chance: &mut SmallRng) -> i64 {
     let near = [
         0,
         1 << 53,
@@ -184,7 +184,7 @@ fn number(chance: &mut SmallRng) -> i64 {
     }
 }
 
-fn expiry(chance: &mut SmallRng, now_ms: u64) -> Expiry {
+pub(crate) fn expiry(chance: &mut SmallRng, now_ms: u64) -> Expiry {
     let ms = match chance.random_range(0..8) {
         0 => 0,
         1 => u64::MAX,
@@ -208,7 +208,7 @@ fn expiry(chance: &mut SmallRng, now_ms: u64) -> Expiry {
     }
 }
 
-fn condition(chance: &mut SmallRng, cell: Option<&Cell>) -> Condition {
+pub(crate) fn condition(chance: &mut SmallRng, cell: Option<&Cell>) -> Condition {
     let (birth, version) = cell.map_or((0, 0), |cell| (cell.birth, cell.version));
     match chance.random_range(0..14) {
         0 => Condition::Exists,
@@ -323,13 +323,13 @@ fn ask(
     let terms = Terms { group, epoch: EPOCH, time_ms: now_ms, id_window_ms: WINDOW_MS, policies };
     let answer: Value = call::command(&terms, &units).query(connection).unwrap();
     match call::answered(&answer, &units) {
-        Some(Answered::Replies(replies)) => replies.into_iter().flatten().collect(),
+        Some(Answered::Replies(replies)) => replies.into_iter().flatten().flatten().collect(),
         Some(Answered::Lost(found)) => panic!("lost, found {found:?}"),
         None => panic!("not understood: {answer:?}"),
     }
 }
 
-fn open(server: &Server, group: u16) -> redis::Connection {
+pub(crate) fn open(server: &Server, group: u16) -> redis::Connection {
     let mut connection = server.connection();
     let load = redis::cmd("FUNCTION").arg("LOAD").arg("REPLACE").arg(LIBRARY).to_owned();
     load.exec(&mut connection).unwrap();

@@ -44,6 +44,8 @@ pub struct Options {
     pub patience: Duration,
     /// The most requests that wait or are under way; more are refused.
     pub queue: usize,
+    /// About how many bytes of counters that are more than a number a node remembers.
+    pub cache_bytes: usize,
     /// When a master is left alone.
     pub breaker: BreakerSettings,
     /// How many retries there may be.
@@ -57,6 +59,7 @@ impl Default for Options {
             timeout: Duration::from_secs(1),
             patience: Duration::from_secs(8),
             queue: 65_536,
+            cache_bytes: 64 << 20,
             breaker: BreakerSettings::default(),
             budget: BudgetSettings::default(),
         }
@@ -377,7 +380,7 @@ impl Counters for External {
         if let Some(counts) = split.counts {
             let walk = self.walk(now_ms);
             tokio::spawn(async move {
-                let counted = walk.aggregate(&Selector::new(b"*")).await;
+                let counted = walk.aggregate(&Selector::new(b"*"), &Policies::default()).await;
                 counts.answer(counted.map(|aggregate| aggregate.totals().count));
             });
         }
@@ -414,7 +417,7 @@ impl Counters for External {
 
     fn set_policy(&self, pattern: &[u8], policy: Option<Policy>, _now_ms: u64) -> Result<bool, Unavailable> {
         if let Some(what) = policy.as_ref().and_then(policies::unsupported) {
-            let why = format!("{what} are not supported by a deployment on Redis, nothing was changed");
+            let why = format!("{what} not supported by a deployment on Redis, nothing was changed");
             return Err(Unavailable::Unsupported(why));
         }
         let known = self.policies()?;
@@ -441,11 +444,9 @@ impl Counters for External {
     }
 
     fn aggregate(&self, selector: &Selector, now_ms: u64) -> Result<Aggregate, Unavailable> {
-        if selector.slice().is_some() {
-            return Err(Unavailable::Unsupported("values are not rolled up by dimensions on Redis".into()));
-        }
         let (walk, selector) = (self.walk(now_ms), selector.clone());
-        self.wait(async move { walk.aggregate(&selector).await })
+        let policies = Arc::clone(&self.lanes.policies.read());
+        self.wait(async move { walk.aggregate(&selector, &policies).await })
     }
 
     fn random_key(&self, draw: u64, now_ms: u64) -> Result<Option<Vec<u8>>, Unavailable> {
@@ -470,6 +471,7 @@ impl Counters for External {
             ("external_failures", read(&facts.failures)),
             ("external_breaker_opened", read(&facts.breaker_opened)),
             ("external_lost", read(&facts.lost)),
+            ("external_conflicts", read(&facts.conflicts)),
             ("external_under_way", self.lanes.under_way.load(Ordering::Relaxed) as u64),
             ("external_masters", self.lanes.map().masters().len() as u64),
         ];

@@ -1,10 +1,11 @@
 //! Groups of keys that share a slot in Redis, and what lies in them.
 //!
 //! ```text
-//! {tag}:c:<key>                                 a cell: value version updated birth expires
+//! {tag}:c:<key>                                 a cell: value version updated birth expires [body]
 //! {tag}:i:<key length>:<key>:<index>:<id>       what is remembered under a request id
 //! {tag}:s                                       the stream of changes
 //! {tag}:m                                       the marker: epoch, births
+//! {tag}:p                                       producers: epoch sequence refusal
 //! {q-policies}:p                                epoch, version, policies
 //! ```
 //!
@@ -59,6 +60,10 @@ pub(crate) fn marker(group: u16) -> String {
 
 pub(crate) fn stream(group: u16) -> String {
     format!("{{{}}}:s", tag(group))
+}
+
+pub(crate) fn producers(group: u16) -> String {
+    format!("{{{}}}:p", tag(group))
 }
 
 pub(crate) fn cell(group: u16, key: &[u8]) -> Vec<u8> {

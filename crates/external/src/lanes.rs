@@ -27,6 +27,7 @@ use crate::groups::GROUPS;
 use crate::masters::{Links, Map, Said, said, within};
 use crate::retry::{Budget, full_jitter};
 use crate::units::{Answer, REQUESTS_PER_CALL_MAX, Unit};
+use crate::wholes::{Heard, OwnTerms, WholeCall, Wholes};
 
 /// The most requests of one round.
 const REQUESTS_PER_ROUND_MAX: usize = 16_384;
@@ -45,6 +46,8 @@ pub(crate) struct Lanes {
     mapped: Mutex<Option<Instant>>,
     /// What waits for a round, by group.
     waiting: Mutex<Vec<VecDeque<Unit>>>,
+    /// What is decided here; the same of that.
+    wholes: Wholes,
     /// Requests that wait or are under way.
     pub(crate) under_way: AtomicUsize,
     lanes: Mutex<HashMap<String, Arc<Lane>>>,
@@ -64,10 +67,35 @@ pub(crate) struct Facts {
     pub(crate) failures: AtomicU64,
     pub(crate) breaker_opened: AtomicU64,
     pub(crate) lost: AtomicU64,
+    pub(crate) conflicts: AtomicU64,
 }
 
 fn count(fact: &AtomicU64, more: usize) {
     fact.fetch_add(more as u64, Ordering::Relaxed);
+}
+
+/// What one call asks of a group.
+enum Call {
+    /// Redis decides.
+    Plain(u16, Vec<Unit>),
+    /// It was decided here.
+    Whole(WholeCall),
+}
+
+impl Call {
+    fn units(&self) -> usize {
+        match self {
+            Call::Plain(_, units) => units.len(),
+            Call::Whole(call) => call.units().count(),
+        }
+    }
+
+    fn into_units(self) -> Vec<Unit> {
+        match self {
+            Call::Plain(_, units) => units,
+            Call::Whole(call) => call.into_units(),
+        }
+    }
 }
 
 struct Lane {
@@ -93,6 +121,7 @@ enum Setback {
 impl Lanes {
     pub(crate) fn new(options: Options, links: Links, epoch: String, map: Map) -> Lanes {
         Lanes {
+            wholes: Wholes::new(options.cache_bytes),
             options,
             links,
             epoch: RwLock::new(epoch.into()),
@@ -123,11 +152,13 @@ impl Lanes {
             lane.task.lock().take().inspect(AbortHandle::abort);
         }
         let waiting: Vec<Unit> = self.waiting.lock().iter_mut().flat_map(|queue| queue.drain(..)).collect();
-        waiting.into_iter().for_each(|unit| self.give_up(unit, Refusal::NoLeader));
+        let wholes = self.wholes.drain();
+        waiting.into_iter().chain(wholes).for_each(|unit| self.give_up(unit, Refusal::NoLeader));
     }
 
     /// Takes these on. Called within the runtime.
-    pub(crate) fn add(self: &Arc<Self>, units: Vec<Unit>) {
+    pub(crate) fn add(self: &Arc<Self>, mut units: Vec<Unit>) {
+        self.wholes.mark(&mut units, &self.policies.read());
         let requests = units.iter().map(|unit| unit.range().len()).sum();
         self.under_way.fetch_add(requests, Ordering::Relaxed);
         count(&self.facts.requests, requests);
@@ -146,7 +177,10 @@ impl Lanes {
                         if !lanes.iter().any(|lane| lane.address == address) {
                             lanes.push(self.lane(address));
                         }
-                        waiting[usize::from(unit.group)].push_back(unit);
+                        match unit.is_for_whole {
+                            true => self.wholes.push(unit),
+                            false => waiting[usize::from(unit.group)].push_back(unit),
+                        }
                     }
                     None => homeless.push(unit),
                 }
@@ -188,18 +222,21 @@ impl Lanes {
         if calls.is_empty() {
             return false;
         }
-        let units: usize = calls.iter().map(|(_, units)| units.len()).sum();
+        let units: usize = calls.iter().map(Call::units).sum();
         lane.budget.lock().earn(units);
         count(&self.facts.rounds, 1);
         count(&self.facts.calls, calls.len());
         if !lane.breaker.lock().admits(Instant::now()) {
             let give_up = |unit| self.give_up(unit, Refusal::NoLeader);
-            calls.into_iter().flat_map(|(_, units)| units).for_each(give_up);
+            calls.into_iter().flat_map(Call::into_units).for_each(give_up);
             return true;
         }
         let mut pipeline = Pipeline::with_capacity(calls.len());
-        for (group, units) in &calls {
-            pipeline.add_command(self.command(*group, units));
+        for call in &calls {
+            pipeline.add_command(match call {
+                Call::Plain(group, units) => self.command(*group, units),
+                Call::Whole(call) => call.command(),
+            });
         }
         let mut link = match self.links.get(&lane.address).await {
             Ok(link) => link,
@@ -238,43 +275,61 @@ impl Lanes {
         }
     }
 
-    async fn set_all_back(self: &Arc<Self>, calls: Vec<(u16, Vec<Unit>)>, setback: Setback, lane: &Lane) {
+    async fn set_all_back(self: &Arc<Self>, calls: Vec<Call>, setback: Setback, lane: &Lane) {
+        // It may come back with less than it had.
+        self.wholes.forget(self.map().groups_of(&lane.address));
         self.find_masters().await;
-        for unit in calls.into_iter().flat_map(|(_, units)| units) {
+        for unit in calls.into_iter().flat_map(Call::into_units) {
             self.set_back(unit, setback, Some(lane));
         }
     }
 
     /// What waits for this master, in calls: by group, and not more than one may hold, where a batch is torn only if it has to.
-    fn take(&self, address: &str) -> Vec<(u16, Vec<Unit>)> {
+    fn take(&self, address: &str) -> Vec<Call> {
         let map = self.map();
-        let mut waiting = self.waiting.lock();
-        let mut calls: Vec<(u16, Vec<Unit>)> = Vec::new();
-        let mut left = REQUESTS_PER_ROUND_MAX;
-        for group in map.groups_of(address) {
-            let queue = &mut waiting[usize::from(group)];
-            while left > 0 && !queue.is_empty() {
-                let end = call_end(queue);
-                let units: Vec<Unit> = queue.drain(..end).collect();
-                left = left.saturating_sub(units.iter().map(|unit| unit.range().len()).sum());
-                calls.push((group, units));
+        let mut calls: Vec<Call> = Vec::new();
+        {
+            let mut waiting = self.waiting.lock();
+            let mut left = REQUESTS_PER_ROUND_MAX;
+            for group in map.groups_of(address) {
+                let queue = &mut waiting[usize::from(group)];
+                while left > 0 && !queue.is_empty() {
+                    let end = call_end(queue);
+                    let units: Vec<Unit> = queue.drain(..end).collect();
+                    left = left.saturating_sub(units.iter().map(|unit| unit.range().len()).sum());
+                    calls.push(Call::Plain(group, units));
+                }
             }
         }
+        let terms = |units: &[Unit]| OwnTerms {
+            epoch: self.epoch(),
+            time_ms: self.time_of(units),
+            id_window_ms: self.options.id_window_ms,
+            policies: Arc::clone(&self.policies.read()),
+        };
+        let wholes = map.groups_of(address).filter_map(|group| self.wholes.take(group, call_end, terms));
+        calls.extend(wholes.map(Call::Whole));
         calls
     }
 
-    fn command(&self, group: u16, units: &[Unit]) -> redis::Cmd {
+    /// When these are decided: the newest time that anybody in them knows.
+    fn time_of(&self, units: &[Unit]) -> u64 {
         let newest = units.iter().map(Unit::time_ms).max().unwrap_or(0);
-        let time_ms = self.time_ms.fetch_max(newest, Ordering::Relaxed).max(newest);
+        self.time_ms.fetch_max(newest, Ordering::Relaxed).max(newest)
+    }
+
+    fn command(&self, group: u16, units: &[Unit]) -> redis::Cmd {
+        let time_ms = self.time_of(units);
         let policies = Arc::clone(&self.policies.read());
         let (epoch, id_window_ms) = (self.epoch(), self.options.id_window_ms);
         call::command(&Terms { group, epoch: &epoch, time_ms, id_window_ms, policies: &policies }, units)
     }
 
-    async fn hear(self: &Arc<Self>, calls: Vec<(u16, Vec<Unit>)>, answers: Vec<Value>, lane: &Lane) {
+    async fn hear(self: &Arc<Self>, calls: Vec<Call>, answers: Vec<Value>, lane: &Lane) {
         let (mut is_elsewhere, mut has_no_function, mut set_back) = (false, false, Vec::new());
-        for ((group, units), answer) in calls.into_iter().zip(answers) {
+        for (call, answer) in calls.into_iter().zip(answers) {
             if let Value::ServerError(error) = &answer {
+                let units = call.into_units();
                 let text = error.details().unwrap_or_default();
                 match said(error.kind(), error.code(), text) {
                     Said::Full => {
@@ -293,22 +348,9 @@ impl Lanes {
                 }
                 continue;
             }
-            match call::answered(&answer, &units) {
-                Some(Answered::Replies(replies)) => {
-                    for (unit, replies) in units.into_iter().zip(replies) {
-                        self.answer(unit, Answer::Replies(replies));
-                    }
-                }
-                Some(Answered::Lost(found)) => {
-                    count(&self.facts.lost, 1);
-                    self.refuse(units, lost(group, &self.epoch(), &found));
-                }
-                None => {
-                    tracing::error!(address = lane.address, "an answer is not one of the function's");
-                    for unit in units {
-                        self.answer(unit, Answer::Refused(Refusal::OutcomeUnknown));
-                    }
-                }
+            match call {
+                Call::Plain(group, units) => self.hear_plain(group, units, &answer),
+                Call::Whole(call) => self.hear_whole(call, &answer),
             }
         }
         if has_no_function && let Err(error) = self.links.load(&lane.address).await {
@@ -318,6 +360,65 @@ impl Lanes {
             self.find_masters().await;
         }
         set_back.into_iter().for_each(|unit| self.set_back(unit, Setback::NotDone, None));
+    }
+
+    fn hear_plain(self: &Arc<Self>, group: u16, units: Vec<Unit>, answer: &Value) {
+        match call::answered(answer, &units) {
+            Some(Answered::Replies(replies)) => {
+                let mut wholes = Vec::new();
+                for (mut unit, replies) in units.into_iter().zip(replies) {
+                    match replies {
+                        Some(replies) => self.answer(unit, Answer::Replies(replies)),
+                        None => {
+                            unit.is_for_whole = true;
+                            wholes.push(unit);
+                        }
+                    }
+                }
+                self.put(wholes);
+            }
+            Some(Answered::Lost(found)) => self.refuse_lost(group, units, &found),
+            None => self.refuse_unknown(units),
+        }
+    }
+
+    fn hear_whole(self: &Arc<Self>, call: WholeCall, answer: &Value) {
+        let group = call.group;
+        match self.wholes.hear(call, answer) {
+            Heard::Pieces { answered, again } => {
+                for (unit, replies) in answered {
+                    self.answer(unit, Answer::Replies(replies));
+                }
+                self.decide_again(again);
+            }
+            Heard::Lost(units, found) => self.refuse_lost(group, units, &found),
+            Heard::Unknown(units) => self.refuse_unknown(units),
+        }
+    }
+
+    /// Others were faster. Nobody waits before deciding again: of all who compete one gets through each time.
+    fn decide_again(self: &Arc<Self>, units: Vec<Unit>) {
+        count(&self.facts.conflicts, units.len());
+        let is_over = |unit: &Unit| unit.began().elapsed() >= self.options.patience;
+        let (over, again): (Vec<Unit>, Vec<Unit>) = units.into_iter().partition(is_over);
+        self.refuse(over, Unavailable::Busy("others change this counter all the time".into()));
+        let Some(first) = again.first() else { return };
+        let map = self.map();
+        let address = map.of_group(first.group);
+        self.wholes.push_first(again);
+        address.into_iter().for_each(|address| self.lane(address).come.notify_one());
+    }
+
+    fn refuse_lost(&self, group: u16, units: Vec<Unit>, found: &str) {
+        count(&self.facts.lost, 1);
+        self.refuse(units, lost(group, &self.epoch(), found));
+    }
+
+    fn refuse_unknown(&self, units: Vec<Unit>) {
+        tracing::error!("an answer of Redis is not one of the function's");
+        for unit in units {
+            self.answer(unit, Answer::Refused(Refusal::OutcomeUnknown));
+        }
     }
 
     /// Asks again later, or says how it ends. What is answered in a healthy way takes nothing from the budget.
@@ -380,10 +481,14 @@ impl Lanes {
             return;
         }
         tracing::info!(masters = ?map.masters(), "slots have moved");
+        let moved = (0..GROUPS).filter(|group| map.of_group(*group) != known.of_group(*group));
+        // Before, so that nothing of the old master is shown to the new one; and after, because the old one may have been asked in between.
+        self.wholes.forget(moved.clone());
         {
             let _waiting = self.waiting.lock();
             *self.map.write() = Arc::clone(&map);
         }
+        self.wholes.forget(moved);
         for address in map.masters() {
             self.lane(&address).come.notify_one();
         }

@@ -1,7 +1,8 @@
 //! Counters on engines that people already run: the trait `Counters` on Redis or Valkey, a single server or a cluster.
 //!
 //! A node keeps nothing. Counters lie in Redis, in 64 groups whose keys share a slot each; one function there
-//! (`library.lua`) decides many requests of a group as one, by the rules of `quipu_counting::rules`. What many callers ask at
+//! (`library.lua`) decides many requests of a group as one, by the rules of `quipu_counting::rules`. About counters that are more
+//! than a number a node decides, and another function (`wholes.lua`) carries it out. What many callers ask at
 //! about the same time travels to a master in one piece.
 //!
 //! | file | what lives there |
@@ -10,6 +11,7 @@
 //! | `groups` | which group a key belongs to, and the names of keys in Redis |
 //! | `units` | a batch in what must be decided together, and put together again |
 //! | `call` | what the function is asked for some of them, and what it answers |
+//! | `wholes` | counters that are more than a number, about which a node decides |
 //! | `lanes` | the rounds to each master, and what is asked again |
 //! | `masters` | where the groups are, and connections to there |
 //! | `breaker`, `retry` | when a master is left alone, and when it is asked again |
@@ -30,9 +32,12 @@ mod retry;
 mod standing;
 mod units;
 mod walks;
+mod wholes;
 
 #[cfg(test)]
 mod differential;
+#[cfg(test)]
+mod differential_wholes;
 #[cfg(test)]
 #[path = "../tests/support/mod.rs"]
 mod support;

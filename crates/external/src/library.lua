@@ -1,4 +1,4 @@
-#!lua name=quipu_1
+#!lua name=quipu_2
 -- The rules of counting where the counters lie: many requests of one group of slots, decided as one.
 --
 -- This says what `decide` in crates/counting/src/rules.rs says, and a test compares the two field by field.
@@ -7,13 +7,15 @@
 -- ARGV  epoch, time, how long ids are remembered, how many cells,
 --       how many limits, and for each: floor, ceiling, saturate, expiry of what is born, disabled;
 --       if there are any, for each cell the number of its limits, 0 for none;
---       then the requests, see `request` and `units`
+--       then the requests, see `request` and `unit`
 --
 -- Answer: 'lost' and the epoch that is there, and nothing was done; or 'ok' and a text for each request:
 --   '!' refusal existed exists previous value version updated birth expires     it was decided
 --   '=' what is remembered under its id                                        it was decided before
 --   '?'                                                                        it belongs to a group that was
 --   '-'                                                                        what guards it did not hold
+--   '#'                                                                        nothing was done: one of its counters has a body,
+--                                                                              about which a node has to decide
 --
 -- Whole numbers are decimal texts. Lua has doubles only, so arithmetic goes in two halves where they would not do.
 -- Everything is read before and written after deciding: what fails in between has changed nothing.
@@ -125,6 +127,8 @@ end
 local keys, arguments, at, now
 local cells, remembered, limits_of, events, births
 local dirty, dirty_ids, fresh_ids
+-- Which of the cells are of counters with a body: those are left to `wholes.lua`. Whether there are any.
+local wholes, has_wholes
 
 local function take()
   at = at + 1
@@ -496,33 +500,87 @@ local function atomic(count, replies)
 end
 
 -- 'g' how many: they belong together. 'w' how many checks, how many requests they guard, how many arguments those take.
-local function units(replies)
-  while at < #arguments do
-    local op = arguments[at + 1]
-    if op == 'g' then
-      at = at + 1
-      atomic(tonumber(take()), replies)
-    elseif op == 'w' then
-      at = at + 1
-      local checks, guarded, skipped = tonumber(take()), tonumber(take()), tonumber(take())
-      local all_hold = true
-      for _ = 1, checks do
-        all_hold = single(request(), replies) and all_hold
-      end
-      if not all_hold then
-        at = at + skipped
-        for _ = 1, guarded do
-          replies[#replies + 1] = '-'
-        end
-      end
-    else
-      single(request(), replies)
+local function unit(replies)
+  local op = arguments[at + 1]
+  if op == 'g' then
+    at = at + 1
+    atomic(tonumber(take()), replies)
+  elseif op == 'w' then
+    at = at + 1
+    local checks, guarded, length = tonumber(take()), tonumber(take()), tonumber(take())
+    local all_hold = true
+    for _ = 1, checks do
+      all_hold = single(request(), replies) and all_hold
     end
+    local stop = at + length
+    while all_hold and at < stop do
+      unit(replies)
+    end
+    if not all_hold then
+      at = stop
+      for _ = 1, guarded do
+        replies[#replies + 1] = '-'
+      end
+    end
+  else
+    single(request(), replies)
+  end
+end
+
+-- Passes a unit by: how many requests it has, and whether one of them is for a counter with a body.
+local function pass()
+  local op = arguments[at + 1]
+  if op ~= 'g' and op ~= 'w' then
+    return 1, wholes[request().cell]
+  end
+  at = at + 1
+  local asks, count, length = tonumber(take()), nil, 0
+  count = asks
+  if op == 'w' then
+    count, length = asks + tonumber(take()), tonumber(take())
+  end
+  local is_whole = false
+  for _ = 1, asks do
+    is_whole = wholes[request().cell] or is_whole
+  end
+  local stop = at + length
+  while at < stop do
+    local _, is_one = pass()
+    is_whole = is_one or is_whole
+  end
+  return count, is_whole
+end
+
+-- 'b' how many units: they are of one client, who must not see a later one done without an earlier one.
+local function units(replies)
+  local together, is_waiting = 0, false
+  while at < #arguments do
+    if arguments[at + 1] == 'b' then
+      at = at + 1
+      together = tonumber(take())
+    end
+    if has_wholes then
+      local begin = at
+      local count, is_whole = pass()
+      is_waiting = is_waiting or is_whole
+      if is_waiting then
+        for _ = 1, count do
+          replies[#replies + 1] = '#'
+        end
+      else
+        at = begin
+      end
+    end
+    if not is_waiting then
+      unit(replies)
+    end
+    together = math.max(together - 1, 0)
+    is_waiting = is_waiting and together > 0
   end
 end
 
 local function read(count, window)
-  cells, remembered = {}, {}
+  cells, remembered, wholes, has_wholes = {}, {}, {}, false
   if #keys < 3 then
     return
   end
@@ -533,7 +591,11 @@ local function read(count, window)
       -- Nothing is there.
     elseif place <= count then
       local value, version, updated, birth, expires = text:match('^(%S+) (%S+) (%S+) (%S+) (%S+)$')
-      cells[index] = { value = value, version = version, updated = updated, birth = birth, expires = expires }
+      if value then
+        cells[index] = { value = value, version = version, updated = updated, birth = birth, expires = expires }
+      else
+        wholes[index], has_wholes = true, true
+      end
     else
       local remembered_at = tonumber(text:match('^%S+ (%S+)'))
       if math.max(tonumber(now) - remembered_at, 0) < window then
@@ -604,4 +666,4 @@ local function run(call_keys, call_arguments)
   return replies
 end
 
-redis.register_function('quipu_1', run)
+redis.register_function('quipu_2', run)

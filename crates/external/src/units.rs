@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use quipu_counting::service::Finished;
-use quipu_counting::{Action, Batch, Group, GroupKind, Refusal, Reply, Request, Unavailable};
+use quipu_counting::{Action, Batch, Group, GroupKind, Policies, Refusal, Reply, Request, Unavailable};
 
 use crate::groups::group;
 
@@ -50,6 +50,8 @@ pub(crate) struct Unit {
     pub(crate) attempts: u32,
     /// Somebody may have done it, and the answer was lost.
     pub(crate) may_be_done: bool,
+    /// It is decided here and not in Redis.
+    pub(crate) is_for_whole: bool,
 }
 
 /// A batch taken apart.
@@ -69,20 +71,8 @@ pub(crate) struct Counts {
 pub(crate) fn unsupported(batch: &Batch) -> Option<String> {
     let why =
         |what: &str| Some(format!("{what} is not supported by a deployment on Redis, nothing was changed"));
-    for request in &batch.requests {
-        match request.action {
-            Action::Clear => return why("deleting all counters at once"),
-            Action::Observe { .. } | Action::Join { .. } | Action::Replace { .. } => {
-                return why("counting uniques");
-            }
-            Action::Acquire(_) => return why("acquiring within a window"),
-            Action::Reserve(..) | Action::End { .. } => return why("holding amounts"),
-            action if action.is_for_whole() => return why("saying when, whereof and why"),
-            _ => {}
-        }
-    }
-    if batch.groups.iter().any(|group| matches!(group.kind, GroupKind::Session { .. })) {
-        return why("a producer's session");
+    if batch.requests.iter().any(|request| matches!(request.action, Action::Clear)) {
+        return why("deleting all counters at once");
     }
     let is_too_large = |range: &Range<usize>| range.len() > REQUESTS_PER_CALL_MAX;
     if ranges(batch).any(|(range, _)| is_too_large(&range)) {
@@ -138,6 +128,7 @@ pub(crate) fn split(batch: Batch, now_ms: u64, finished: Finished) -> Split {
             groups,
             attempts: 0,
             may_be_done: false,
+            is_for_whole: false,
         };
         if range.clone().any(|index| is_global(index) || group(batch.key(index)) != home) {
             unit.answer(Answer::Refused(Refusal::CrossSlot));
@@ -175,10 +166,32 @@ impl Unit {
         Arc::ptr_eq(&self.member, &other.member)
     }
 
+    /// Whether something in it is only for who decides about whole counters, as far as one can tell from here.
+    pub(crate) fn asks_for_whole(&self, policies: &Policies, has_body: impl Fn(&[u8]) -> bool) -> bool {
+        let batch = self.batch();
+        let is_session = |group: &Group| matches!(group.kind, GroupKind::Session { .. });
+        self.groups().iter().any(is_session)
+            || self.range().any(|index| {
+                let is_for_whole = match batch.requests[index].action {
+                    // Nobody here keeps why an addition is made.
+                    Action::Told { .. } => quipu_counting::Told::read(batch.payload(index))
+                        .is_none_or(|told| told.at_ms.is_some() || !told.dimensions.is_empty()),
+                    action => action.is_for_whole(),
+                };
+                let key = batch.key(index);
+                is_for_whole || has_body(key) || (!policies.is_empty() && policies.limits(key).is_for_whole)
+            })
+    }
+
     /// Whether it may be asked again when nobody knows what became of it.
     pub(crate) fn can_repeat(&self) -> bool {
         let is_safe = |request: &Request| !request.action.is_write() || request.id.is_some();
-        self.batch().requests[self.range()].iter().all(is_safe)
+        let of_session = |index: usize| {
+            let is_of = |group: &&Group| (group.start..group.end).contains(&index);
+            let found = self.groups().iter().find(is_of);
+            found.is_some_and(|group| matches!(group.kind, GroupKind::Session { .. }))
+        };
+        self.range().all(|index| is_safe(&self.batch().requests[index]) || of_session(index))
     }
 
     pub(crate) fn answer(self, answer: Answer) {
@@ -323,11 +336,12 @@ mod tests {
         assert_eq!(unsupported(&many), None);
         many.group(0, GroupKind::Atomic);
         assert!(unsupported(&many).is_some());
-        let items = batch.intern(b"12345678");
-        batch.push(b"visitors", Action::Observe { items });
+        batch.push(b"", Action::Clear);
         assert_eq!(
             unsupported(&batch).as_deref(),
-            Some("counting uniques is not supported by a deployment on Redis, nothing was changed")
+            Some(
+                "deleting all counters at once is not supported by a deployment on Redis, nothing was changed"
+            )
         );
     }
 }

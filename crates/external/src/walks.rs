@@ -8,10 +8,13 @@ use std::sync::Arc;
 
 use quipu_counting::aggregate::{Part, Selector};
 use quipu_counting::service::ScanPage;
-use quipu_counting::{Aggregate, Cell, ListOrder, ListPage, ListPlace, Listed, Listing, Totals, Unavailable};
+use quipu_counting::{
+    Aggregate, Body, Cell, Kind, ListOrder, ListPage, ListPlace, Listed, Listing, Policies, Totals,
+    Unavailable,
+};
 use redis::{Pipeline, RedisResult, Value};
 
-use crate::call::stored_cell;
+use crate::call::stored_parts;
 use crate::groups::{self, key_of_cell};
 use crate::masters::{Links, Map, is_said_by_server, within};
 
@@ -22,7 +25,30 @@ const SUM_MAX: usize = 16_000_000;
 /// The place of the master in a cursor.
 const MASTER_BITS: u32 = 10;
 
-type Found = Vec<(Vec<u8>, Cell)>;
+/// The numbers of a cell are not longer than this, and the first byte of a body says what it counts.
+const NUMBERS_BYTES: usize = 106;
+
+/// A counter that a walk came by.
+pub(crate) struct Seen {
+    key: Vec<u8>,
+    cell: Cell,
+    /// What it counts, if it has a body.
+    kind: Option<Kind>,
+    /// The body, where it was wanted.
+    body: Option<Arc<Body>>,
+}
+
+type Found = Vec<Seen>;
+
+/// A place in the order of a list.
+type Rank = (std::cmp::Reverse<i64>, Vec<u8>);
+
+/// How much of a counter a walk wants.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    Numbers,
+    Bodies,
+}
 
 /// One walk.
 pub(crate) struct Walk {
@@ -44,6 +70,7 @@ impl Walk {
         cursor: u64,
         count: usize,
         prefix: &[u8],
+        wanted: Wanted,
     ) -> RedisResult<(u64, Found)> {
         let mut scan = redis::cmd("SCAN");
         scan.arg(cursor).arg("MATCH").arg(pattern(prefix)).arg("COUNT").arg(count);
@@ -52,7 +79,12 @@ impl Walk {
             return Ok((next, Found::new()));
         }
         let mut pipeline = Pipeline::with_capacity(names.len());
-        names.iter().for_each(|name| _ = pipeline.cmd("GET").arg(&name[..]));
+        for name in &names {
+            match wanted {
+                Wanted::Numbers => pipeline.cmd("GETRANGE").arg(&name[..]).arg(0).arg(NUMBERS_BYTES - 1),
+                Wanted::Bodies => pipeline.cmd("GET").arg(&name[..]),
+            };
+        }
         let mut link = self.links.get(address).await?;
         let cells = within(self.timeout, link.send_packed_commands(&pipeline, 0, names.len())).await;
         if cells.as_ref().is_err_and(|error| !is_said_by_server(error)) {
@@ -61,12 +93,17 @@ impl Walk {
         let mut found = Found::new();
         for (name, value) in names.iter().zip(cells?) {
             // One that has just expired is gone.
-            let Some(text) = redis::from_redis_value::<Option<String>>(Value::extract_error(value)?)? else {
+            let Some(stored) = redis::from_redis_value::<Option<Vec<u8>>>(Value::extract_error(value)?)?
+            else {
                 continue;
             };
-            let (Some(key), Some(cell)) = (key_of_cell(name), stored_cell(&text)) else { continue };
+            let (Some(key), Some((cell, body))) = (key_of_cell(name), stored_parts(&stored)) else {
+                continue;
+            };
             if cell.is_live(self.now_ms) && key.starts_with(prefix) {
-                found.push((key.to_vec(), cell));
+                let kind = body.and_then(Body::kind_of);
+                let body = body.filter(|_| wanted == Wanted::Bodies).and_then(Body::read).map(Arc::new);
+                found.push(Seen { key: key.to_vec(), cell, kind, body });
             }
         }
         Ok((next, found))
@@ -76,15 +113,15 @@ impl Walk {
     async fn all(
         &self,
         prefix: &[u8],
-        mut see: impl FnMut(Vec<u8>, Cell) -> Result<(), Unavailable>,
+        wanted: Wanted,
+        mut see: impl FnMut(Seen) -> Result<(), Unavailable>,
     ) -> Result<(), Unavailable> {
         for address in self.map.masters() {
             let mut cursor = 0;
             loop {
-                let (next, found) = self.step(&address, cursor, STEP, prefix).await.map_err(failed)?;
-                for (key, cell) in found {
-                    see(key, cell)?;
-                }
+                let step = self.step(&address, cursor, STEP, prefix, wanted);
+                let (next, found) = step.await.map_err(failed)?;
+                found.into_iter().try_for_each(&mut see)?;
                 if next == 0 {
                     break;
                 }
@@ -99,15 +136,15 @@ impl Walk {
         let masters = self.map.masters();
         let place = (cursor & ((1 << MASTER_BITS) - 1)) as usize;
         let Some(address) = masters.get(place) else { return Ok(ScanPage::default()) };
-        let (next, found) =
-            self.step(address, cursor >> MASTER_BITS, count.max(1), b"").await.map_err(failed)?;
+        let step = self.step(address, cursor >> MASTER_BITS, count.max(1), b"", Wanted::Numbers);
+        let (next, found) = step.await.map_err(failed)?;
         let cursor = match next {
             0 if place + 1 < masters.len() => place as u64 + 1,
             0 => 0,
             next if next >> (64 - MASTER_BITS) != 0 => return Err(failed("a cursor is too large")),
             next => next << MASTER_BITS | place as u64,
         };
-        let keys: BTreeSet<Vec<u8>> = found.into_iter().map(|(key, _)| key).collect();
+        let keys: BTreeSet<Vec<u8>> = found.into_iter().map(|seen| seen.key).collect();
         Ok(ScanPage { keys: keys.into_iter().collect(), cursor })
     }
 
@@ -121,10 +158,11 @@ impl Walk {
             for begin in [draw >> 32, 0] {
                 let mut cursor = begin;
                 loop {
-                    let (next, found) = self.step(address, cursor, STEP, b"").await.map_err(failed)?;
+                    let step = self.step(address, cursor, STEP, b"", Wanted::Numbers);
+                    let (next, found) = step.await.map_err(failed)?;
                     if !found.is_empty() {
                         let chosen = (draw % found.len() as u64) as usize;
-                        return Ok(found.into_iter().nth(chosen).map(|(key, _)| key));
+                        return Ok(found.into_iter().nth(chosen).map(|seen| seen.key));
                     }
                     if next == 0 {
                         break;
@@ -146,17 +184,17 @@ impl Walk {
             (rank, key.to_vec())
         };
         let after = listing.after.as_ref().map(|ListPlace { value, key }| place(key, *value));
-        let mut kept: BTreeMap<(std::cmp::Reverse<i64>, Vec<u8>), Cell> = BTreeMap::new();
+        let mut kept: BTreeMap<Rank, (Cell, Option<Kind>)> = BTreeMap::new();
         // A counter that comes twice may have changed in between: only one of its places is kept.
-        let mut places: BTreeMap<Vec<u8>, (std::cmp::Reverse<i64>, Vec<u8>)> = BTreeMap::new();
-        let keep = |key: Vec<u8>, cell: Cell| {
+        let mut places: BTreeMap<Vec<u8>, Rank> = BTreeMap::new();
+        let keep = |Seen { key, cell, kind, .. }: Seen| {
             let place = place(&key, cell.value);
             if let Some(before) = places.remove(&key) {
                 kept.remove(&before);
             }
             if after.as_ref().is_none_or(|after| place > *after) {
                 places.insert(key, place.clone());
-                kept.insert(place, cell);
+                kept.insert(place, (cell, kind));
             }
             if kept.len() > listing.limit + 1
                 && let Some(((_, key), _)) = kept.pop_last()
@@ -165,22 +203,26 @@ impl Walk {
             }
             Ok(())
         };
-        self.all(&listing.prefix, keep).await?;
+        self.all(&listing.prefix, Wanted::Numbers, keep).await?;
         let more = kept.len() > listing.limit;
         let counters = kept
             .into_iter()
             .take(listing.limit)
-            .map(|((_, key), cell)| Listed { key, cell, body: None })
+            .map(|((_, key), (cell, body))| Listed { key, cell, body })
             .collect();
         Ok(ListPage { counters, more })
     }
 
     /// The totals of a pattern, by group.
-    pub(crate) async fn aggregate(&self, selector: &Selector) -> Result<Aggregate, Unavailable> {
+    pub(crate) async fn aggregate(
+        &self,
+        selector: &Selector,
+        policies: &Policies,
+    ) -> Result<Aggregate, Unavailable> {
         let mut totals: BTreeMap<u16, Totals> = BTreeMap::new();
         // Births are given out once in a group.
         let mut seen: HashSet<(u16, u64)> = HashSet::new();
-        let add = |key: Vec<u8>, cell: Cell| {
+        let add = |Seen { key, cell, body, .. }: Seen| {
             let group = groups::group(&key);
             if !selector.selects(&key) || !seen.insert((group, cell.birth)) {
                 return Ok(());
@@ -189,10 +231,12 @@ impl Walk {
                 let why = format!("a sum of more than {SUM_MAX} counters; add up parts of them");
                 return Err(Unavailable::Unsupported(why));
             }
-            totals.entry(group).or_default().add(cell.value);
+            selector.add(totals.entry(group).or_default(), (&key, cell.value), body.as_ref(), policies);
             Ok(())
         };
-        self.all(selector.prefix(), add).await?;
+        let wanted = if selector.slice().is_some() { Wanted::Bodies } else { Wanted::Numbers };
+        self.all(selector.prefix(), wanted, add).await?;
+        totals.retain(|_, totals| totals.count > 0);
         let part = |(partition, totals)| Part { partition, node: None, totals };
         Ok(Aggregate { parts: totals.into_iter().map(part).collect(), missing: Vec::new() })
     }

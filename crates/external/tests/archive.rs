@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use quipu_counting::{Action, Add, Batch, Condition, Counters};
+use quipu_counting::{Action, Add, Batch, Body, Condition, Counters, Expiry, Set};
 use quipu_external::archive::{Flusher, FlusherOptions, migrate};
 use quipu_external::{External, Options};
 use support::postgres::Postgres;
@@ -113,6 +113,60 @@ async fn what_was_counted_comes_to_the_tables() {
         .await
         .unwrap();
     assert_eq!(flusher.purge().await.unwrap(), 2);
+}
+
+/// What counters have beyond their numbers comes along, as it was at one moment with them.
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_come_to_the_tables() {
+    let (server, postgres) = (Server::start(), Postgres::start());
+    let external = External::open(&server.url(), Options::default()).await.unwrap();
+    let flusher = Flusher::open(Arc::clone(&external), &postgres.url(), eager()).await.unwrap();
+    let observe = |batch: &mut Batch, key: &[u8], items: std::ops::Range<u64>| {
+        let hashes: Vec<u8> = items.flat_map(|item| (item << 20 | item).to_le_bytes()).collect();
+        let items = batch.intern(&hashes);
+        batch.push(key, Action::Observe { items });
+    };
+    run(&external, |batch| {
+        observe(batch, b"visitors", 1..4);
+        observe(batch, b"overwritten", 1..4);
+        observe(batch, b"deleted", 1..4);
+        batch.push(b"stock", Action::Reserve(Add::plain(3), 60_000));
+        batch.push(b"plain", Action::Add(Add::plain(1)));
+    })
+    .await;
+    flusher.flush_all().await.unwrap();
+    run(&external, |batch| {
+        observe(batch, b"visitors", 1..6);
+        let set = Set { value: 9, expiry: Expiry::Keep, condition: Condition::Always };
+        batch.push(b"overwritten", Action::Overwrite(set));
+        batch.push(b"deleted", Action::Delete(Condition::Always));
+        batch.push(b"stock", Action::Add(Add::plain(4)));
+    })
+    .await;
+    flusher.flush_all().await.unwrap();
+    let client = connect(&postgres.url()).await;
+    let rows = client
+        .query("SELECT counter_key, kind, value, version, body FROM counter_body_snapshot ORDER BY 1", &[])
+        .await
+        .unwrap();
+    let row = |row: &tokio_postgres::Row| {
+        let body = Body::read(row.get(4)).expect("a body");
+        let key = String::from_utf8(row.get(0)).unwrap();
+        (key, row.get::<_, String>(1), row.get::<_, i64>(2), row.get::<_, i64>(3), body.holds.len())
+    };
+    let found: Vec<_> = rows.iter().map(row).collect();
+    let expected = [
+        ("stock".to_owned(), "sum".to_owned(), 4, 2, 1),
+        ("visitors".to_owned(), "unique".to_owned(), 5, 2, 0),
+    ];
+    assert_eq!(found, expected);
+    let expected = [
+        ("overwritten".to_owned(), 9),
+        ("plain".to_owned(), 1),
+        ("stock".to_owned(), 4),
+        ("visitors".to_owned(), 5),
+    ];
+    assert_eq!(totals(&client).await, BTreeMap::from(expected));
 }
 
 /// Not a test of its own: the process that the test below kills.

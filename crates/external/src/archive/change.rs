@@ -3,6 +3,7 @@
 use quipu_counting::Cell;
 
 use crate::call::stored_cell;
+use crate::wholes::EventKind;
 
 /// What became of one counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,7 +13,7 @@ pub(crate) struct Change {
     pub(crate) difference: i128,
     /// The counter after; of one that ended only time and birth mean something.
     pub(crate) cell: Cell,
-    pub(crate) has_ended: bool,
+    pub(crate) kind: EventKind,
     /// The request that asked for it, if it had an id.
     pub(crate) request: Option<Asked>,
 }
@@ -25,6 +26,11 @@ pub(crate) struct Asked {
 }
 
 impl Change {
+    /// Whether the counter is gone.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.kind == EventKind::End
+    }
+
     /// From a field of an entry and its value.
     pub(crate) fn of(key: &[u8], told: &[u8]) -> Option<Change> {
         // Eight words, then the id, which may hold anything.
@@ -42,7 +48,7 @@ impl Change {
                 Some(Asked { fingerprint: fingerprint.parse().ok()?, index, id: under[colon + 1..].to_vec() })
             }
         };
-        Some(Change { key: key.to_vec(), difference, cell, has_ended: kind == "d", request })
+        Some(Change { key: key.to_vec(), difference, cell, kind: EventKind::of(kind), request })
     }
 }
 
@@ -57,13 +63,15 @@ mod tests {
         let cell = Cell { value: 7, version: 3, updated_at_ms: 1000, birth: 9, expires_at_ms: NEVER };
         let plain = Change::of(b"likes", b"a 5 7 3 1000 9 n").expect("a change");
         let expected =
-            Change { key: b"likes".to_vec(), difference: 5, cell, has_ended: false, request: None };
+            Change { key: b"likes".to_vec(), difference: 5, cell, kind: EventKind::Plain, request: None };
         assert_eq!(plain, expected);
         let asked = Asked { fingerprint: 77, index: 2, id: b"an id: \xff".to_vec() };
         let under =
             Change::of(b"likes", b"s -18446744073709551615 7 3 1000 9 n 77 2:an id: \xff").expect("a change");
         assert_eq!((under.difference, under.request), (-18_446_744_073_709_551_615, Some(asked)));
-        assert!(Change::of(b"likes", b"d -7 0 0 1000 9 n").expect("a change").has_ended);
+        for (told, kind) in [("d -7 0 0 1000 9 n", EventKind::End), ("b 1 2 3 1000 9 n", EventKind::Body)] {
+            assert_eq!(Change::of(b"likes", told.as_bytes()).expect("a change").kind, kind);
+        }
         for broken in [
             &b""[..],
             b"a",

@@ -18,6 +18,7 @@ use redis::{Pipeline, Value};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio_postgres::{Client, Transaction};
 
+use super::bodies::{self, Stored};
 use super::change::Change;
 use super::migrations::migrate;
 use super::{Archive, ArchiveError};
@@ -79,6 +80,9 @@ const FREE: &str = "SELECT epoch, event_ms, event_sequence FROM counter_watermar
 /// The same once nobody is.
 const ANY: &str = "SELECT epoch, event_ms, event_sequence FROM counter_watermark
     WHERE stream_group = $1 FOR UPDATE";
+
+/// Bodies that are read at once: most have some kilobytes, few have megabytes.
+const BODIES_AT_ONCE: usize = 64;
 
 /// A place in a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -269,7 +273,9 @@ impl Flusher {
             )));
         }
         let Some((to, changes)) = self.read(group, from, self.options.entries).await? else { return Ok(0) };
+        let Some(bodies) = self.bodies_of(group, &changes).await? else { return Ok(0) };
         self.write(&rows, to, &changes).await?;
+        bodies::write(&rows, &bodies, &changes).await?;
         let moved = "UPDATE counter_watermark SET epoch = $2, event_ms = $3, event_sequence = $4,
             events = events + $5, updated_at = now() WHERE stream_group = $1";
         let events = changes.len() as u64;
@@ -298,8 +304,7 @@ impl Flusher {
         range.arg(groups::stream(group)).arg(from.behind()).arg("+");
         range.arg("COUNT").arg(entries);
         let answer = match self.links.ask(&address, &range).await {
-            // While its slot moves, there is nothing to be had.
-            Err(error) if matches!(error.code(), Some("MOVED" | "ASK" | "TRYAGAIN")) => return Ok(None),
+            Err(error) if is_on_the_way(&error) => return Ok(None),
             answer => answer?,
         };
         type Entry = (String, Vec<(Vec<u8>, Value)>);
@@ -320,16 +325,35 @@ impl Flusher {
         Ok(to.map(|to| (to, changes)))
     }
 
+    /// Counters whose bodies may have changed, as they are now, which may be later than the changes at hand; nothing while they
+    /// cannot be had.
+    async fn bodies_of(&self, group: u16, changes: &[Change]) -> Result<Option<Vec<Stored>>, ArchiveError> {
+        let keys = bodies::changed(changes);
+        let Some(address) = self.external.master_of(group) else { return Ok(None) };
+        let mut found = Vec::with_capacity(keys.len());
+        for keys in keys.chunks(BODIES_AT_ONCE) {
+            let mut get = redis::cmd("MGET");
+            keys.iter().for_each(|key| _ = get.arg(groups::cell(group, key)));
+            let stored: Vec<Option<Vec<u8>>> = match self.links.ask_for(&address, &get).await {
+                Err(error) if is_on_the_way(&error) => return Ok(None),
+                stored => stored?,
+            };
+            let of_keys = keys.iter().zip(stored);
+            found.extend(of_keys.filter_map(|(key, stored)| Some((key.to_vec(), stored?))));
+        }
+        Ok(Some(found))
+    }
+
     async fn write(&self, rows: &Transaction<'_>, to: Place, changes: &[Change]) -> Result<(), ArchiveError> {
         // Of each counter only the last state matters.
         let last: HashMap<&[u8], &Change> = changes.iter().map(|change| (&change.key[..], change)).collect();
         let there: Vec<(&[u8], &Cell)> = last
             .iter()
-            .filter(|(_, change)| !change.has_ended)
+            .filter(|(_, change)| !change.has_ended())
             .map(|(key, change)| (*key, &change.cell))
             .collect();
         let gone: Vec<&[u8]> =
-            last.iter().filter(|(_, change)| change.has_ended).map(|(key, _)| *key).collect();
+            last.iter().filter(|(_, change)| change.has_ended()).map(|(key, _)| *key).collect();
         let keys: Vec<&[u8]> = there.iter().map(|(key, _)| *key).collect();
         let of =
             |number: fn(&Cell) -> i64| -> Vec<i64> { there.iter().map(|(_, cell)| number(cell)).collect() };
@@ -420,6 +444,11 @@ impl Flusher {
         }
         Ok(())
     }
+}
+
+/// While a slot moves, there is nothing to be had.
+fn is_on_the_way(error: &redis::RedisError) -> bool {
+    matches!(error.code(), Some("MOVED" | "ASK" | "TRYAGAIN"))
 }
 
 /// The business that a key of the recommended form, `counter:{biz}:{entity}:...`, names.

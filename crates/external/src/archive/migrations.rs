@@ -103,6 +103,21 @@ const MIGRATIONS: &[&str] = &[
         watermark TEXT NOT NULL                             -- the last entry in the tables, of the group that is furthest behind
     );
     ",
+    // Counters that are more than a number, as they were at some moment at or after the watermark: the numbers of that
+    // moment stand beside the body.
+    "
+    CREATE TABLE counter_body_snapshot (
+        counter_key BYTEA PRIMARY KEY,
+        kind TEXT NOT NULL,                             -- sum, unique, window
+        value BIGINT NOT NULL,
+        version BIGINT NOT NULL,
+        birth BIGINT NOT NULL,
+        expires_at_ms NUMERIC(20),                      -- none: never
+        changed_at_ms BIGINT NOT NULL,
+        body BYTEA NOT NULL,
+        updated_at TIMESTAMPTZ NOT NULL DEFAULT now()
+    );
+    ",
 ];
 
 /// Brings the tables up to date. Returns how many migrations that took.

@@ -4,10 +4,12 @@
 //! |---|---|
 //! | `store` | the PostgreSQL itself |
 //! | `migrations` | the tables, and how they come to be |
+//! | `bodies` | what counters have beyond their numbers, in a table of its own |
 //! | `change` | a change, as the streams tell it |
 //! | `flusher` | brings changes from the streams to the tables, each once |
 //! | `meter` | how far behind the tables are |
 
+mod bodies;
 mod change;
 mod flusher;
 mod meter;
