@@ -181,7 +181,7 @@ fn a_flusher_that_will_be_killed() {
         let options = FlusherOptions { entries: 3, ..eager() };
         // PostgreSQL may be away just now.
         while let Ok(flusher) = Flusher::open(Arc::clone(&external), &postgres, options.clone()).await {
-            flusher.run().await;
+            flusher.run(0).await;
         }
     });
 }

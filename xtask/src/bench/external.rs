@@ -5,7 +5,6 @@
 //! with SET NX and INCRBY to the master, one call for each request. The same threads with the same connections then
 //! send the same increments to a quipu on that cluster, which puts together what meets.
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,7 +21,7 @@ use super::page::Findings;
 use super::statistics::{median, ratios};
 use super::svg::Chart;
 use super::table::{Table, figure, grouped, times};
-use crate::drill::stage::{Postgres, Redis, RedisCluster};
+use crate::drill::stage::{Master, Postgres, Redis, RedisCluster};
 use crate::drill::talk::{Reply, Talk};
 use crate::packages;
 use crate::servers::Server;
@@ -46,6 +45,11 @@ const GOAL_FLUSHED: f64 = 50_000.0;
 const SCRIPT: &str = "if redis.call('SET', KEYS[2], 1, 'NX', 'PX', 86400000) then return redis.call('INCRBY', KEYS[1], \
                       ARGV[1]) else return redis.call('GET', KEYS[1]) end";
 
+/// The same for those who also have to bring every change to a database.
+const SCRIPT_WITH_STREAM: &str = "if redis.call('SET', KEYS[2], 1, 'NX', 'PX', 86400000) then redis.call('XADD', KEYS[3], \
+                                  'MAXLEN', '~', 100000, '*', KEYS[1], ARGV[1]) return redis.call('INCRBY', KEYS[1], ARGV[1]) \
+                                  else return redis.call('GET', KEYS[1]) end";
+
 /// What was found.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -53,6 +57,7 @@ pub struct OnRedis {
     rounds: usize,
     /// Of each round.
     by_hand: Vec<Figures>,
+    by_hand_with_stream: Vec<Figures>,
     quipu: Vec<Figures>,
     flushed_counters: u64,
     /// Seconds that it took, of each round.
@@ -74,13 +79,14 @@ struct Figures {
 pub fn measure(bench: &Bench) -> Result<OnRedis> {
     packages::require(packages::OF_EXTERNAL_BENCH)?;
     let rounds = bench.rounds(3);
-    let (mut by_hand, mut quipu) = (Vec::new(), Vec::new());
+    let (mut by_hand, mut by_hand_with_stream, mut quipu) = (Vec::new(), Vec::new(), Vec::new());
     {
         let folder = Scratch::new("external")?;
         let cluster = RedisCluster::start(folder.path())?;
         let node = node(bench, folder.path(), &["--backend", &cluster.url()])?;
         for round in 1..=rounds {
             by_hand.push(run(bench, &cluster, &node, Way::ByHand, round)?);
+            by_hand_with_stream.push(run(bench, &cluster, &node, Way::ByHandWithStream, round)?);
             quipu.push(run(bench, &cluster, &node, Way::Quipu, round)?);
             let [hand, ours] = [&by_hand, &quipu].map(|runs| runs.last().map_or(0.0, |run| run.throughput));
             bench.say(&format!("round {round}: by hand {hand:.0}/s, quipu {ours:.0}/s"));
@@ -93,7 +99,7 @@ pub fn measure(bench: &Bench) -> Result<OnRedis> {
         bench.say(&format!("round {round}: {counters} counters flushed in {seconds:.1} s"));
         flush_seconds.push(seconds);
     }
-    Ok(OnRedis { rounds, by_hand, quipu, flushed_counters: counters, flush_seconds })
+    Ok(OnRedis { rounds, by_hand, by_hand_with_stream, quipu, flushed_counters: counters, flush_seconds })
 }
 
 fn node(bench: &Bench, folder: &Path, arguments: &[&str]) -> Result<Server> {
@@ -102,9 +108,10 @@ fn node(bench: &Bench, folder: &Path, arguments: &[&str]) -> Result<Server> {
     Server::announced(command, &folder.join("quipu.log"))
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 enum Way {
     ByHand,
+    ByHandWithStream,
     Quipu,
 }
 
@@ -118,14 +125,15 @@ fn run(bench: &Bench, cluster: &RedisCluster, node: &Server, way: Way, round: us
         let slots = slots.clone();
         thread::spawn(move || -> Result<Vec<Duration>> {
             let mut client = match way {
-                Way::ByHand => Client::by_hand(&slots)?,
+                Way::ByHand => Client::by_hand(&slots, false)?,
+                Way::ByHandWithStream => Client::by_hand(&slots, true)?,
                 Way::Quipu => Client::Quipu(Talk::open(resp)?),
             };
             let mut draw = SmallRng::seed_from_u64((round * CLIENTS + number) as u64);
             let mut waits = Vec::new();
             while began.elapsed() < until {
                 let key = format!("counter:{}", draw.random_range(0..KEYS));
-                let id = format!("{round}-{number}-{}", waits.len());
+                let id = format!("{way:?}-{round}-{number}-{}", waits.len());
                 let asked = Instant::now();
                 client.increment(&key, &id)?;
                 waits.push(asked.elapsed());
@@ -155,32 +163,34 @@ fn run(bench: &Bench, cluster: &RedisCluster, node: &Server, way: Way, round: us
 
 /// One who increments and waits for the answer.
 enum Client {
-    ByHand { masters: Vec<Talk>, owners: Vec<u8>, script: String },
+    ByHand { masters: Vec<Talk>, owners: Vec<u8>, script: String, has_stream: bool },
     Quipu(Talk),
 }
 
-type Slots = Vec<(SocketAddr, Vec<(u16, u16)>)>;
-
 impl Client {
-    fn by_hand(slots: &Slots) -> Result<Client> {
+    fn by_hand(slots: &[Master], has_stream: bool) -> Result<Client> {
         let (mut masters, mut owners, mut script) = (Vec::new(), vec![0; 16_384], String::new());
         for (place, (address, ranges)) in slots.iter().enumerate() {
             let mut talk = Talk::open(*address)?;
-            script = talk.text(&["SCRIPT", "LOAD", SCRIPT])?;
+            script = talk.text(&["SCRIPT", "LOAD", if has_stream { SCRIPT_WITH_STREAM } else { SCRIPT }])?;
             masters.push(talk);
             for (from, to) in ranges {
                 owners[usize::from(*from)..=usize::from(*to)].fill(place as u8);
             }
         }
-        Ok(Client::ByHand { masters, owners, script })
+        Ok(Client::ByHand { masters, owners, script, has_stream })
     }
 
     fn increment(&mut self, key: &str, id: &str) -> Result<()> {
         let reply = match self {
-            Client::ByHand { masters, owners, script } => {
-                let master = usize::from(owners[usize::from(slot(key.as_bytes()))]);
-                let remembered = format!("{{{key}}}:{id}");
-                masters[master].ask(&["EVALSHA", script, "2", key, &remembered, "1"])?
+            Client::ByHand { masters, owners, script, has_stream } => {
+                let slot = slot(key.as_bytes());
+                let master = &mut masters[usize::from(owners[usize::from(slot)])];
+                let (remembered, stream) = (format!("{{{key}}}:{id}"), format!("{{{key}}}:changes"));
+                match has_stream {
+                    true => master.ask(&["EVALSHA", script, "3", key, &remembered, &stream, "1"])?,
+                    false => master.ask(&["EVALSHA", script, "2", key, &remembered, "1"])?,
+                }
             }
             Client::Quipu(talk) => talk.ask(&["Q.ADD", key, "1", "ID", id])?,
         };
@@ -220,8 +230,8 @@ fn of(runs: &[Figures], figure: fn(&Figures) -> f64) -> Vec<f64> {
 }
 
 impl OnRedis {
-    fn ratio(&self) -> f64 {
-        median(&ratios(&of(&self.quipu, |run| run.throughput), &of(&self.by_hand, |run| run.throughput)))
+    fn ratio(&self, runs: &[Figures]) -> f64 {
+        median(&ratios(&of(runs, |run| run.throughput), &of(&self.by_hand, |run| run.throughput)))
     }
 
     fn flushed_per_second(&self) -> f64 {
@@ -245,15 +255,16 @@ impl Findings for OnRedis {
             format!("Increments with ids on a Redis Cluster, {CLIENTS} clients that wait"),
             columns,
         );
-        for (name, runs, ratio) in [
-            ("SET NX + INCRBY in a script", &self.by_hand, 1.0),
-            ("quipu on the same cluster", &self.quipu, self.ratio()),
+        for (name, runs) in [
+            ("SET NX + INCRBY in a script", &self.by_hand),
+            ("the same + XADD", &self.by_hand_with_stream),
+            ("quipu on the same cluster", &self.quipu),
         ] {
             let median_of = |figure: fn(&Figures) -> f64| median(&of(runs, figure));
             counting.push(vec![
                 name.into(),
                 grouped(median_of(|run| run.throughput) as i64),
-                times(ratio),
+                times(self.ratio(runs)),
                 format!("{} / {}", figure(median_of(|run| run.p50_ms)), figure(median_of(|run| run.p99_ms))),
                 figure(median_of(|run| run.redis_cpu_seconds_per_million)),
                 figure(median_of(|run| run.quipu_cpu_seconds_per_million)),
@@ -302,6 +313,7 @@ mod tests {
         let found = OnRedis {
             rounds: 1,
             by_hand: vec![figures(20_000.0)],
+            by_hand_with_stream: vec![figures(15_000.0)],
             quipu: vec![figures(50_000.0)],
             flushed_counters: 1_000_000,
             flush_seconds: vec![10.0],

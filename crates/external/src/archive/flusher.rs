@@ -67,6 +67,8 @@ impl Drop for FlusherTasks {
     }
 }
 
+/// Streams that a node flushes at a time: PostgreSQL is at one of them while Redis is asked for another.
+const STREAMS_AT_ONCE: usize = 2;
 /// Ids that are over are forgotten so often.
 const PURGE_INTERVAL: Duration = Duration::from_secs(60);
 /// So many at a time, and again at once while there are as many.
@@ -132,21 +134,24 @@ impl Flusher {
 
     /// Flushes, forgets what is over, and measures, until what is returned is dropped. Called within a runtime.
     pub fn start(self: &Arc<Self>) -> FlusherTasks {
-        let (flushing, purging, measuring) = (Arc::clone(self), Arc::clone(self), Arc::clone(self));
-        let tasks = [
-            tokio::spawn(async move { flushing.run().await }),
+        let (purging, measuring) = (Arc::clone(self), Arc::clone(self));
+        let mut tasks = vec![
             tokio::spawn(async move { purging.purge_for_ever().await }),
             tokio::spawn(async move { measuring.measure().await }),
         ];
+        for worker in 0..STREAMS_AT_ONCE {
+            let flushing = Arc::clone(self);
+            tasks.push(tokio::spawn(async move { flushing.run(worker).await }));
+        }
         FlusherTasks(tasks.iter().map(JoinHandle::abort_handle).collect())
     }
 
-    /// Flushes until it is stopped. What fails is tried again.
-    pub async fn run(&self) {
+    /// Flushes until it is stopped. What fails is tried again. Each worker begins with another stream.
+    pub async fn run(&self, worker: usize) {
         let (mut client, facts) = (None, &self.archive.facts);
         let mut complained: Option<Instant> = None;
         loop {
-            match self.turn(&mut client).await {
+            match self.turn(&mut client, worker).await {
                 Ok(events) => {
                     facts.is_up.store(true, Ordering::Relaxed);
                     if complained.take().is_some() {
@@ -173,7 +178,7 @@ impl Flusher {
         }
     }
 
-    async fn turn(&self, client: &mut Option<Client>) -> Result<u64, ArchiveError> {
+    async fn turn(&self, client: &mut Option<Client>, worker: usize) -> Result<u64, ArchiveError> {
         let client = match client {
             Some(client) => client,
             None => {
@@ -183,7 +188,10 @@ impl Flusher {
             }
         };
         let mut events = 0;
-        for group in self.waiting().await? {
+        let mut waiting = self.waiting().await?;
+        let first = waiting.len() * (worker % STREAMS_AT_ONCE) / STREAMS_AT_ONCE;
+        waiting.rotate_left(first);
+        for group in waiting {
             events += self.flush_group(client, group, FREE).await?;
         }
         Ok(events)

@@ -103,6 +103,9 @@ impl Redis {
     }
 }
 
+/// A master, and the ranges of slots that it has.
+pub type Master = (SocketAddr, Vec<(u16, u16)>);
+
 /// Three masters with a replica each.
 pub struct RedisCluster {
     pub servers: Vec<Redis>,
@@ -154,7 +157,7 @@ impl RedisCluster {
     }
 
     /// The masters with the slots they have.
-    pub fn slots(&self) -> Result<Vec<(SocketAddr, Vec<(u16, u16)>)>> {
+    pub fn slots(&self) -> Result<Vec<Master>> {
         let alive = self.servers.iter().find(|server| server.process.is_some());
         let alive = alive.context("all servers of the cluster are gone")?;
         let nodes = Talk::open(alive.address)?.text(&["CLUSTER", "NODES"])?;
