@@ -446,6 +446,52 @@ local function single(ask, replies)
   return reply.refusal == NONE
 end
 
+-- Numbers up to this length, and one more than any of them, are exact, and are printed as they are.
+local QUICK = 14
+
+-- The most common request by far: something added to a counter without limits and without an end, all numbers small. It is
+-- decided as `single` would decide it, without tables in between. Says whether it was.
+local function quick(replies)
+  local index = tonumber(arguments[at + 2])
+  local id, fingerprint, delta = arguments[at + 3], nil, nil
+  local next_at = at + 4
+  if id == '0' then
+    delta = arguments[next_at]
+  else
+    id, fingerprint, delta = tonumber(id), arguments[next_at], arguments[next_at + 1]
+    next_at = next_at + 1
+    if remembered[id] then return false end
+  end
+  local cell = cells[index]
+  if not cell or limits_of[index] or cell.expires ~= NEVER or #cell.value > QUICK or #cell.version > QUICK or #delta > QUICK
+    or #cell.updated ~= #now or cell.updated > now then
+    return false
+  end
+  at = next_at
+  local previous, birth = cell.value, cell.birth
+  local value = string.format('%d', previous + delta)
+  local version = string.format('%d', cell.version + 1)
+  local text = value .. ' ' .. version .. ' ' .. now .. ' ' .. birth .. ' n'
+  -- What refers to it has been made a text.
+  cell.value, cell.version, cell.updated, cell.text = value, version, now, text
+  dirty[index] = true
+  local key = keys[index]
+  local name = key:sub(#keys[1] + 2)
+  local told = 'a ' .. delta .. ' ' .. text
+  if fingerprint then
+    local length = #name
+    local digits = length < 10 and 1 or length < 100 and 2 or length < 1000 and 3 or 4
+    told = told .. ' ' .. fingerprint .. ' ' .. keys[id]:sub(#key + digits + 3)
+    remembered[id] = fingerprint .. ' ' .. now .. ' 0 1 1 ' .. value .. ' ' .. previous .. ' ' .. version .. ' ' .. birth
+    fresh_ids[id] = true
+    dirty_ids[#dirty_ids + 1] = id
+  end
+  local count = #events
+  events[count + 1], events[count + 2] = name, told
+  replies[#replies + 1] = '!0 1 1 ' .. previous .. ' ' .. text
+  return true
+end
+
 -- All of them or none.
 local function atomic(count, replies)
   local asks, is_known = {}, false
@@ -522,7 +568,7 @@ local function unit(replies)
         replies[#replies + 1] = '-'
       end
     end
-  else
+  elseif op ~= 'a' or not quick(replies) then
     single(request(), replies)
   end
 end
@@ -616,7 +662,7 @@ local function write(window)
     if not cell then
       redis.call('DEL', key)
     else
-      local text = cell.value .. ' ' .. cell.version .. ' ' .. cell.updated .. ' ' .. cell.birth .. ' ' .. cell.expires
+      local text = cell.text or cell.value .. ' ' .. cell.version .. ' ' .. cell.updated .. ' ' .. cell.birth .. ' ' .. cell.expires
       local expires = cell.expires ~= NEVER and tonumber(cell.expires) or EXPIRY_MAX
       if expires < EXPIRY_MAX then
         redis.call('SET', key, text, 'PXAT', string.format('%.0f', expires + GRACE_MS))
