@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use quipu_counting::KEY_BYTES_MAX;
 use tokio_postgres::types::Type;
-use tokio_postgres::{Client, Config, NoTls, Row};
+use tokio_postgres::{Client, Column, Config, NoTls, Row};
 
 use crate::archive::postgres_says;
 
@@ -65,12 +65,15 @@ impl Source {
         });
         let inner = format!("(\n{}\n) AS quipu_source", query.trim().trim_end_matches(';'));
         let columns = client.prepare(&format!("SELECT * FROM {inner}")).await?;
-        let columns: Vec<(&str, &Type)> =
-            columns.columns().iter().map(|column| (column.name(), column.type_())).collect();
-        let (key, value) = key_and_value(&columns).map_err(SourceError::Unfit)?;
-        let has_bytes = *key.1 == Type::BYTEA;
-        let (name, value) = (quoted(key.0), quoted(value.0));
-        let (as_bytes, among) = match *key.1 {
+        let names: Vec<&str> = columns.columns().iter().map(Column::name).collect();
+        let (key, value) = key_and_value(&names).map_err(SourceError::Unfit)?;
+        let key_type = columns.columns()[key].type_();
+        let has_bytes = *key_type == Type::BYTEA;
+        // By place: two columns may have the same name.
+        let renamed: Vec<String> = (0..names.len()).map(|place| format!("c{place}")).collect();
+        let inner = format!("{inner} ({})", renamed.join(", "));
+        let (name, value) = (&renamed[key], &renamed[value]);
+        let (as_bytes, among) = match *key_type {
             Type::BYTEA => (name.clone(), format!("{name} = ANY($1::bytea[])")),
             Type::TEXT | Type::VARCHAR => {
                 (format!("convert_to({name}, 'UTF8')"), format!("{name} = ANY($1::text[])"))
@@ -170,26 +173,17 @@ fn whole(text: &str) -> Option<i64> {
     }
 }
 
-type Column<'a> = (&'a str, &'a Type);
-
-/// Those that are called so, or the two there are.
-fn key_and_value<'a>(columns: &[Column<'a>]) -> Result<(Column<'a>, Column<'a>), String> {
-    let named = |name: &str| columns.iter().copied().find(|column| column.0.eq_ignore_ascii_case(name));
-    match (named("key"), named("value"), columns) {
+/// The places of those that are called so, or of the two there are.
+fn key_and_value(names: &[&str]) -> Result<(usize, usize), String> {
+    let named = |wanted: &str| names.iter().position(|name| name.eq_ignore_ascii_case(wanted));
+    match (named("key"), named("value"), names) {
         (Some(key), Some(value), _) => Ok((key, value)),
-        (_, _, [key, value]) => Ok((*key, *value)),
-        _ => {
-            let names: Vec<&str> = columns.iter().map(|column| column.0).collect();
-            Err(format!(
-                "the query gives the columns {}; name one key and one value: SELECT ... AS key, ... AS value",
-                names.join(", ")
-            ))
-        }
+        (_, _, [_, _]) => Ok((0, 1)),
+        _ => Err(format!(
+            "the query gives the columns {}; name one key and one value: SELECT ... AS key, ... AS value",
+            names.join(", ")
+        )),
     }
-}
-
-fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 #[cfg(test)]
@@ -198,21 +192,17 @@ mod tests {
 
     #[test]
     fn columns_are_found_by_name_or_place() {
-        let columns = |names: &[&'static str]| -> Vec<Column<'static>> {
-            names.iter().map(|name| (*name, &Type::TEXT)).collect()
-        };
         for (names, found) in [
-            (&["key", "value"][..], Some(("key", "value"))),
-            (&["value", "key"], Some(("value", "key")).map(|(value, key)| (key, value))),
-            (&["Value", "other", "KEY"], Some(("KEY", "Value"))),
-            (&["page", "count"], Some(("page", "count"))),
+            (&["key", "value"][..], Some((0, 1))),
+            (&["value", "key"], Some((1, 0))),
+            (&["Value", "other", "KEY"], Some((2, 0))),
+            (&["page", "count"], Some((0, 1))),
+            (&["?column?", "?column?"], Some((0, 1))),
             (&["page"], None),
             (&["page", "count", "day"], None),
             (&[], None),
         ] {
-            let given = columns(names);
-            let taken = key_and_value(&given).ok().map(|(key, value)| (key.0, value.0));
-            assert_eq!(taken, found, "{names:?}");
+            assert_eq!(key_and_value(names).ok(), found, "{names:?}");
         }
     }
 

@@ -162,7 +162,9 @@ impl Mirror {
         if work.pending.is_empty() {
             self.take(work);
         }
-        let some: Vec<Vec<u8>> = work.pending.iter().take(ROWS_PER_TURN).cloned().collect();
+        let mut some: Vec<Vec<u8>> = work.pending.iter().take(ROWS_PER_TURN).cloned().collect();
+        // In one order, as rows are locked.
+        some.sort_unstable();
         if !some.is_empty() {
             self.refresh(table, &some).await?;
             some.iter().for_each(|key| {

@@ -160,8 +160,11 @@ fn the_table_catches_up_whatever_is_killed() {
         }
         if round % 3 == 2 {
             // Somebody meddles with the table; what is wrong there does not stay for ever.
-            sql(&postgres, "UPDATE quipu_counters SET value = value + 1").unwrap();
-            sql(&postgres, "INSERT INTO quipu_counters VALUES ('x', 'x', 1, 1, 'sum', now())").unwrap();
+            let insert =
+                "INSERT INTO quipu_counters VALUES ('x', 'x', 1, 1, 'sum', now()) ON CONFLICT DO NOTHING";
+            for meddle in ["UPDATE quipu_counters SET value = value + 1", insert] {
+                wait_until("it is done", || sql(&postgres, meddle).is_some());
+            }
         }
         if round < 5 {
             server.kill();
