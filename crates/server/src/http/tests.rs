@@ -59,7 +59,7 @@ impl Api {
             health: Arc::clone(&health),
             x_request_id,
             load,
-            mirror: None,
+            mirror: Some(Arc::new(crate::mirror::Status::new("postgres://db/shop", 0))),
             openapi: std::sync::OnceLock::new(),
         };
         Api { front: Front::new(Arc::new(app)), health, _data: None }
