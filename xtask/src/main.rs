@@ -6,6 +6,7 @@
 //! | `cargo xtask fix` | formats, applies what the linter can fix by itself, writes generated pages anew |
 //! | `cargo xtask bench` | everything in docs/benchmarks.md, quipu and its peers side by side; parts by name |
 //! | `cargo xtask torture kill` | SIGKILL at random moments: nothing lost, nothing doubled |
+//! | `cargo xtask torture reconcile` | a million counters beside PostgreSQL, a thousand of them wrong, under load |
 //! | `cargo xtask schemathesis` | the HTTP API against its own description, for as long as one likes |
 //! | `cargo xtask fuzz` | the fuzz targets, some minutes each (needs cargo-fuzz) |
 //! | `cargo xtask torture overload` | three times what the server can serve, for a minute |
@@ -78,6 +79,12 @@ enum Torture {
         #[arg(long, default_value_t = 100)]
         rounds: u32,
     },
+    /// Compare many counters with PostgreSQL while both count, and correct those that were made wrong
+    Reconcile {
+        /// How many counters; every thousandth is wrong
+        #[arg(long, default_value_t = 1_000_000)]
+        rows: u32,
+    },
     /// Offer three times what the server can serve, over RESP and over HTTP, and watch what becomes of it
     Overload {
         #[command(flatten)]
@@ -105,6 +112,7 @@ fn main() -> Result<()> {
         Task::Bench(arguments) => bench::run(arguments),
         Task::Schemathesis(arguments) => schemathesis::run(&arguments),
         Task::Torture(Torture::Kill { rounds }) => steps::torture_kill(rounds),
+        Task::Torture(Torture::Reconcile { rows }) => steps::torture_reconcile(rows),
         Task::Torture(Torture::Overload { arguments, options }) => bench::run_overload(arguments, options),
         Task::Torture(Torture::Cluster(arguments)) => cluster::run(&arguments),
         Task::Torture(Torture::Join(arguments)) => cluster::join::run(&arguments),

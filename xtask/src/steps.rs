@@ -61,6 +61,15 @@ pub fn torture_kill(rounds: u32) -> Result<()> {
     Ok(())
 }
 
+/// Runs the test of `quipu reconcile` under load with more counters, on the binary that people run.
+pub fn torture_reconcile(rows: u32) -> Result<()> {
+    let test =
+        ["test", "--release", "--package", "quipu-server", "--test", "reconcile_live", "--", "--nocapture"];
+    let status = cargo().args(test).env("QUIPU_RECONCILE_ROWS", rows.to_string()).status()?;
+    ensure!(status.success(), "the test of reconciliation failed");
+    Ok(())
+}
+
 /// The fuzz targets, one after the other. What they find is kept in `fuzz/artifacts`.
 pub fn fuzz(minutes: u64, only: Option<&str>) -> Result<()> {
     let wanted = |target: &&str| only.is_none_or(|only| only == *target);

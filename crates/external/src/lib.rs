@@ -19,6 +19,8 @@
 //! | `standing` | what Redis says of itself: whether it has lost something |
 //! | `walks` | all counters: scans, lists, sums |
 //! | `archive` | what was counted, in PostgreSQL |
+//! | `mirror` | what an engine of quipu's own has counted, in a table of PostgreSQL |
+//! | `source` | what should have been counted, by a query of PostgreSQL |
 
 pub mod archive;
 mod breaker;
@@ -27,8 +29,10 @@ mod external;
 mod groups;
 mod lanes;
 mod masters;
+pub mod mirror;
 mod policies;
 mod retry;
+pub mod source;
 mod standing;
 mod units;
 mod walks;

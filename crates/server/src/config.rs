@@ -69,6 +69,10 @@ pub struct Config {
     pub connections_max: usize,
     /// Serve machines other than this one although nobody has to authenticate.
     pub insecure: bool,
+    /// Where counters are written behind to.
+    pub mirror: Option<SecretUrl>,
+    /// How often.
+    pub mirror_interval_ms: u64,
     /// What is logged, in the language of `RUST_LOG`.
     pub log: String,
     /// The Redis that keeps the counters, instead of the data folder.
@@ -281,6 +285,24 @@ const SETTINGS: &[Setting] = &[
         read: |config, text| {
             read_into(&mut config.insecure, text, |text| text.parse().map_err(|_| "true or false"))
         },
+    },
+    Setting {
+        name: "mirror.url",
+        flag: "mirror",
+        variable: "QUIPU_MIRROR",
+        default: "none",
+        value_name: "URL|none",
+        help: "A PostgreSQL that gets a row for every counter, written behind: postgres://user:password@host/database",
+        read: |config, text| external::read_postgres(&mut config.mirror, text),
+    },
+    Setting {
+        name: "mirror.interval",
+        flag: "mirror-interval",
+        variable: "QUIPU_MIRROR_INTERVAL",
+        default: "1s",
+        value_name: "DURATION",
+        help: "How often what changed is written to the mirror",
+        read: |config, text| read_into(&mut config.mirror_interval_ms, text, units::duration_ms),
     },
     Setting {
         name: "log",
@@ -521,6 +543,8 @@ fn blank() -> Config {
         finds_hot_keys: true,
         connections_max: 0,
         insecure: false,
+        mirror: None,
+        mirror_interval_ms: 0,
         log: String::new(),
         backend: None,
         archive: None,

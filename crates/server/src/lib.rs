@@ -11,6 +11,7 @@
 //! | `resp` | the Redis protocol |
 //! | `clock` | the time of entries, shared by both |
 //! | `metrics` | what `/metrics` shows |
+//! | `mirror` | counters written behind to PostgreSQL |
 //! | `bench` | the load generator |
 //! | `drill` | failures on purpose, on a stage of their own |
 //! | `open_files` | the limit on connections that the system sets |
@@ -27,6 +28,7 @@ pub mod deployment;
 mod drill;
 pub mod http;
 pub mod metrics;
+pub mod mirror;
 pub mod open_files;
 pub mod resp;
 pub mod serve;

@@ -16,7 +16,8 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use quipu_counting::Counters;
 
-use crate::{http, resp};
+use crate::clock::Clock;
+use crate::{http, mirror, resp};
 
 /// The labels of a call.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -45,6 +46,7 @@ impl Metrics {
         counters: Arc<dyn Counters>,
         resp: Option<Arc<resp::Shared>>,
         http: Option<Arc<http::Load>>,
+        mirror: Option<(Arc<mirror::Status>, Arc<Clock>)>,
     ) -> Metrics {
         let mut registry = Registry::with_prefix("quipu");
         let calls = Family::<Call, Counter>::default();
@@ -54,7 +56,7 @@ impl Metrics {
         });
         registry.register("http_requests", "Calls of the HTTP API by operation and result", calls.clone());
         registry.register("http_request_duration_seconds", "Time from head to reply", latencies.clone());
-        registry.register_collector(Box::new(Facts { counters, resp, http }));
+        registry.register_collector(Box::new(Facts { counters, resp, http, mirror }));
         Metrics { registry, calls, latencies }
     }
 
@@ -107,6 +109,7 @@ struct Facts {
     counters: Arc<dyn Counters>,
     resp: Option<Arc<resp::Shared>>,
     http: Option<Arc<http::Load>>,
+    mirror: Option<(Arc<mirror::Status>, Arc<Clock>)>,
 }
 
 impl fmt::Debug for Facts {
@@ -137,6 +140,15 @@ impl Collector for Facts {
         }
         if let Some(http) = &self.http {
             encode_http(&mut encoder, http)?;
+        }
+        if let Some((mirror, clock)) = &self.mirror {
+            let (gauges, growing) = mirror.numbers(clock.now_ms());
+            for (name, help, value) in gauges {
+                encode_gauge(&mut encoder, name, help, value)?;
+            }
+            for (name, help, value) in growing {
+                encode_counter(&mut encoder, name, help, value)?;
+            }
         }
         let help = "The process, for tools on the same machine";
         encode_gauge(&mut encoder, "process_id", help, std::process::id().into())?;

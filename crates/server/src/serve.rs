@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::deployment::{Addresses, Deployment, Ended, Plan, promise};
 use crate::http::{self, App};
 use crate::metrics::Metrics;
+use crate::mirror::Mirror;
 use crate::open_files::{self, Shares};
 use crate::resp::{self, ClusterPort, RespServer};
 
@@ -169,8 +170,13 @@ impl Fronts {
             connections_max: files.http_connections_max,
             ..config.http.clone()
         }));
-        let metrics =
-            Metrics::new(Arc::clone(&counters), Some(Arc::clone(resp.shared())), Some(Arc::clone(&load)));
+        let mirror = Mirror::start(config, deployment, &clock, runtime);
+        let metrics = Metrics::new(
+            Arc::clone(&counters),
+            Some(Arc::clone(resp.shared())),
+            Some(Arc::clone(&load)),
+            mirror.clone().map(|mirror| (mirror, Arc::clone(&clock))),
+        );
         let app = Arc::new(App {
             hub: http::Hub::new(Arc::clone(&counters), Arc::clone(&clock)),
             counters,
@@ -181,6 +187,7 @@ impl Fronts {
             health: Arc::clone(health),
             x_request_id: config.http_x_request_id,
             load,
+            mirror,
             openapi: std::sync::OnceLock::new(),
         });
         let http = http::Server::start(runtime, listeners.http, http::Front::new(app))

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`request`] | client to server: bodies, read strictly (an unknown field is refused by name) |
 //! | [`reply`] | server to client: counters, changes, batches, policies |
+//! | [`mirror`] | server to client: how the table in PostgreSQL is doing |
 //! | [`hot`] | server to client: the keys that are asked for most |
 //! | [`unique`], [`quota`], [`hold`], [`buckets`], [`window`] | both: counters that are more than a sum |
 //! | [`problem`] | server to client: errors, as RFC 9457 problem details |
@@ -22,6 +23,7 @@ pub mod cursor;
 pub mod history;
 pub mod hold;
 pub mod hot;
+pub mod mirror;
 pub mod problem;
 pub mod quota;
 pub mod reply;

@@ -122,29 +122,39 @@ const MIGRATIONS: &[&str] = &[
 
 /// Brings the tables up to date. Returns how many migrations that took.
 pub async fn migrate(client: &mut Client) -> Result<usize, ArchiveError> {
+    apply(client, "quipu_migrations", LOCK, MIGRATIONS).await
+}
+
+/// The same for any set of tables; `noted_in` is the table that says which migrations have run.
+pub(crate) async fn apply(
+    client: &mut Client,
+    noted_in: &str,
+    lock: i64,
+    migrations: &[&str],
+) -> Result<usize, ArchiveError> {
     let steps = client.transaction().await?;
-    steps.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
+    steps.execute("SELECT pg_advisory_xact_lock($1)", &[&lock]).await?;
     steps
-        .batch_execute(
-            "CREATE TABLE IF NOT EXISTS quipu_migrations (
+        .batch_execute(&format!(
+            "CREATE TABLE IF NOT EXISTS {noted_in} (
                 number INT PRIMARY KEY,
                 applied_at TIMESTAMPTZ NOT NULL DEFAULT now()
-            )",
-        )
+            )"
+        ))
         .await?;
-    let newest: i32 =
-        steps.query_one("SELECT coalesce(max(number), 0) FROM quipu_migrations", &[]).await?.get(0);
+    let newest = format!("SELECT coalesce(max(number), 0) FROM {noted_in}");
+    let newest: i32 = steps.query_one(&newest, &[]).await?.get(0);
     let done = usize::try_from(newest).unwrap_or(0);
-    if done > MIGRATIONS.len() {
+    if done > migrations.len() {
         return Err(ArchiveError::Unfit(format!(
             "the tables are those of a newer version: migration {done}, and this one knows {}",
-            MIGRATIONS.len()
+            migrations.len()
         )));
     }
-    for (number, migration) in (1i32..).zip(MIGRATIONS).skip(done) {
+    for (number, migration) in (1i32..).zip(migrations).skip(done) {
         steps.batch_execute(migration).await?;
-        steps.execute("INSERT INTO quipu_migrations (number) VALUES ($1)", &[&number]).await?;
+        steps.execute(&format!("INSERT INTO {noted_in} (number) VALUES ($1)"), &[&number]).await?;
     }
     steps.commit().await?;
-    Ok(MIGRATIONS.len() - done)
+    Ok(migrations.len() - done)
 }

@@ -21,6 +21,7 @@ use std::error::Error as _;
 use tokio_postgres::error::SqlState;
 
 pub use flusher::{Flusher, FlusherOptions, FlusherTasks};
+pub(crate) use migrations::apply as apply_migrations;
 pub use migrations::migrate;
 pub use store::Archive;
 
@@ -64,7 +65,7 @@ fn is_wrong_setting(code: &SqlState) -> bool {
 }
 
 /// The library says only what it did; why it failed is its source.
-fn postgres_says(error: &tokio_postgres::Error) -> String {
+pub(crate) fn postgres_says(error: &tokio_postgres::Error) -> String {
     match (error.as_db_error(), error.source()) {
         (Some(said), _) => said.to_string(),
         (None, Some(source)) => format!("{error}: {source}"),

@@ -103,6 +103,17 @@ impl Client {
         self.read(call, status, &body)
     }
 
+    /// The time by the server's clock, not later than now: it tells whole seconds.
+    pub fn clock_ms(&self) -> Result<u64, Failure> {
+        let call = Call::get("policies");
+        let (_, head, _) = self.exchange_whole(&call)?;
+        let date = head.split("\r\n").filter_map(|line| line.split_once(':')).find_map(|(name, value)| {
+            name.eq_ignore_ascii_case("date").then(|| jiff::fmt::rfc2822::parse(value.trim()).ok())?
+        });
+        let at_ms = date.and_then(|date| u64::try_from(date.timestamp().as_millisecond()).ok());
+        at_ms.ok_or_else(|| Failure::general(format!("{} does not say what time it is there", self.server)))
+    }
+
     fn read<T: DeserializeOwned>(&self, call: &Call<'_>, status: u16, body: &[u8]) -> Result<T, Failure> {
         if !(200..300).contains(&status) {
             return Err(self.refusal(call, status, body));
@@ -166,6 +177,11 @@ impl Client {
     }
 
     fn exchange(&self, call: &Call<'_>) -> Result<(u16, Vec<u8>), Failure> {
+        self.exchange_whole(call).map(|(status, _, body)| (status, body))
+    }
+
+    /// The same, with the head.
+    fn exchange_whole(&self, call: &Call<'_>) -> Result<(u16, String, Vec<u8>), Failure> {
         let address = address(&self.server).map_err(Failure::malformed)?;
         let request = request(&address, call, self.actor.as_deref())?;
         let mut stream = connect(&address).map_err(|error| self.unreached(&error))?;
@@ -304,8 +320,8 @@ fn speaks_resp(address: &str) -> bool {
     ask().unwrap_or(false)
 }
 
-/// Status and body, if the reply is whole.
-fn parse(reply: &[u8]) -> Option<(u16, Vec<u8>)> {
+/// Status, head and body, if the reply is whole.
+fn parse(reply: &[u8]) -> Option<(u16, String, Vec<u8>)> {
     let end = reply.windows(4).position(|window| window == b"\r\n\r\n")?;
     let (head, body) = (std::str::from_utf8(&reply[..end]).ok()?, &reply[end + 4..]);
     let mut lines = head.split("\r\n");
@@ -314,7 +330,7 @@ fn parse(reply: &[u8]) -> Option<(u16, Vec<u8>)> {
         name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok())?
     });
     let whole = length.is_none_or(|length| body.len() == length);
-    whole.then(|| (status, body.to_vec()))
+    whole.then(|| (status, head.to_owned(), body.to_vec()))
 }
 
 #[cfg(test)]
@@ -366,7 +382,8 @@ mod tests {
             ("", None),
         ] {
             let expected = expected.map(|(status, body)| (status, body.as_bytes().to_vec()));
-            assert_eq!(parse(reply.as_bytes()), expected, "{reply:?}");
+            let parsed = parse(reply.as_bytes()).map(|(status, _, body)| (status, body));
+            assert_eq!(parsed, expected, "{reply:?}");
         }
     }
 }

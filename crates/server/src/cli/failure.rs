@@ -25,6 +25,8 @@ const UNREACHABLE: u8 = 12;
 const PARTIAL: u8 = 13;
 /// A data folder does not agree with itself.
 const DAMAGED: u8 = 14;
+/// Counters are not what a source of truth says.
+const DRIFT: u8 = 16;
 
 /// Every exit code and its meaning, for the documentation. Refusals stand in [`quipu_wire::refusal`].
 pub const EXIT_CODES: &[(u8, &str)] = &[
@@ -44,6 +46,7 @@ pub const EXIT_CODES: &[(u8, &str)] = &[
     (PARTIAL, "partly done: the message says how far"),
     (DAMAGED, "`check` found damage"),
     (15, "over quota: nothing was counted, more is free later"),
+    (DRIFT, "`reconcile` found counters that differ from the source, and left them so"),
     (130, "interrupted (Ctrl-C)"),
     (141, "the reader of the output went away, as in `quipu list | head`"),
 ];
@@ -91,6 +94,11 @@ impl Failure {
     /// Data do not agree with themselves.
     pub fn damaged(message: impl Into<String>) -> Failure {
         Failure { message: message.into(), exit_code: DAMAGED }
+    }
+
+    /// Counters differ from what they should be.
+    pub fn drift(message: impl Into<String>) -> Failure {
+        Failure { message: message.into(), exit_code: DRIFT }
     }
 
     /// Whether a read may succeed when it is tried again: nobody was there, or not able to answer now.

@@ -20,6 +20,7 @@ Read     get, mget, list, top     Show counters, one, several, or the largest
          window, history, audit   What was counted when; past values; who did it
          sum, hot, watch          Add up; find the hottest; follow changes
 Move     import, export           Read counters from a file, write them to one
+         reconcile, mirror        Compare with a source of truth; a copy in SQL
 Rule     policy                   Kind, bounds and limits of keys of a pattern
 Operate  serve                    Run a server
          cluster                  Several servers that count as one

@@ -15,9 +15,9 @@ mod connection;
 mod csv;
 mod ndjson;
 mod report;
-mod rows;
+pub(super) mod rows;
 mod sender;
-mod source;
+pub(super) mod source;
 mod tally;
 
 use std::path::PathBuf;

@@ -10,6 +10,8 @@
 //! | `sum` | sum |
 //! | `hot` | the keys that are asked for most |
 //! | `export`, `import` | counters to a file, and from one |
+//! | `mirror` | how the table in PostgreSQL is doing |
+//! | `reconcile` | counters beside a source of truth |
 //! | `watch`, `follow` | counters while they change |
 //! | `policy` | policy set, get, list, del |
 //! | `settings` | config show, check, template |
@@ -38,9 +40,11 @@ mod hot;
 mod import;
 mod interrupt;
 mod list;
+mod mirror;
 mod policy;
 mod progress;
 mod quotas;
+mod reconcile;
 mod settings;
 mod sum;
 pub(crate) mod terminal;
@@ -255,6 +259,26 @@ Columns: key (or keyBase64 where a key is no text), value, expiresAt, version, u
 are written as they were at some moment of the export, each for itself. With --json: NDJSON, or with --output a summary \
 as JSON.")]
     Export(export::Args),
+    /// Compare counters with a source of truth, and correct them
+    #[command(after_help = "Examples:
+  quipu reconcile --source 'postgres://app@db/shop?query=SELECT item AS key, sum(quantity) AS value FROM stock GROUP BY item'
+  quipu reconcile --source postgres://app@db/shop --query 'SELECT key, value FROM likes_by_post' --prefix likes:
+  quipu reconcile --source counted.csv --as-of 2026-02-23T10:00:00Z --apply --reason 'recount of 23 Feb'
+  quipu reconcile --source postgres://app@db/shop --query \"$SQL\" --apply --every 1h --report drift.ndjson
+
+Nothing is changed without --apply. The exit code is 0 if nothing differs (or all was corrected), 16 if something does, 13 if \
+a correction was refused.
+
+A query is read as of one moment. A counter is judged if it did not change for --settle before that moment, nor since; \
+others are looked at again, up to --rounds times, and are busy after that: not judged, and not corrected. A file cannot be \
+asked again: counters that changed since --as-of are busy.
+
+A correction adds what is missing, so what is counted meanwhile stays; repeating a run that was killed corrects nothing \
+twice. Rows have 16 bytes of memory each (files, or with --prefix), else none.")]
+    Reconcile(Box<reconcile::Args>),
+    /// The table in PostgreSQL that a server writes its counters to
+    #[command(subcommand, after_help = "Example:\n  quipu mirror status")]
+    Mirror(mirror::Command),
     /// Bounds and expiry for all keys of a pattern
     #[command(subcommand, after_help = "Example:\n  quipu policy set 'stock:*' --min 0")]
     Policy(policy::Command),
@@ -370,6 +394,8 @@ fn run(command: Command, tidy_memory: fn()) -> Result<(), Failure> {
         Command::Watch(args) => args.run(),
         Command::Import(args) => args.run(),
         Command::Export(args) => args.run(),
+        Command::Reconcile(args) => args.run(),
+        Command::Mirror(command) => command.run(),
         Command::Policy(command) => command.run(),
         Command::Cluster(command) => command.run(),
         Command::Check(args) => args.run(),

@@ -22,10 +22,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         default: "none",
         value_name: "URL|none",
         help: "PostgreSQL behind the backend, to which changes are written and from which a Redis that lost its data is rebuilt: postgres://...",
-        read: |config, text| {
-            let example = "postgres://user@host:5432/database";
-            read_url(&mut config.archive, text, &["postgres", "postgresql"], example)
-        },
+        read: |config, text| read_postgres(&mut config.archive, text),
     },
     Setting {
         name: "archive_log",
@@ -39,6 +36,11 @@ pub(super) const SETTINGS: &[Setting] = &[
         },
     },
 ];
+
+/// The address of a PostgreSQL, or none.
+pub(super) fn read_postgres(place: &mut Option<SecretUrl>, text: &str) -> Result<(), String> {
+    read_url(place, text, &["postgres", "postgresql"], "postgres://user@host:5432/database")
+}
 
 fn read_url(
     place: &mut Option<SecretUrl>,
@@ -64,7 +66,7 @@ fn read_url(
 }
 
 /// What only a data folder has.
-const OF_A_FOLDER: &[&str] = &["data", "durability", "memory", "partitions", "queue.wait", "hot_keys"];
+const OF_A_FOLDER: &[&str] = &["data", "durability", "memory", "partitions", "queue.wait", "hot_keys", "mirror.url"];
 
 /// Settings that cannot both be meant.
 pub(super) fn check(config: &Config, resolved: &[Resolved]) -> anyhow::Result<()> {

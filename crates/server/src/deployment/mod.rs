@@ -107,7 +107,8 @@ impl Deployment {
         Ok(deployment)
     }
 
-    fn engine(&self) -> Option<&Arc<Engine>> {
+    /// The engine of this process, where counters lie in its own data folder.
+    pub fn engine(&self) -> Option<&Arc<Engine>> {
         match self {
             Deployment::Embedded(engine) => Some(engine),
             Deployment::Member(member) => Some(member.engine()),

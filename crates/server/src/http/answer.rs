@@ -30,7 +30,6 @@ pub struct Refused(Box<Problem>);
 
 impl Refused {
     /// What it is about.
-    #[cfg(test)]
     pub fn problem(&self) -> &Problem {
         &self.0
     }

@@ -138,6 +138,7 @@ pub async fn adjust(State(app): State<Arc<App>>, ask: Ask<Precondition>) -> Answ
     let Ask { key, id, condition, body } = ask;
     let body = body.parse::<AdjustBody>()?;
     let (add, reason) = body.to_adjustment()?;
+    let condition = condition.and_version(body.if_version.as_ref().map(|version| version.0));
     let told = body.told()?;
     let with = |batch: &mut Batch, condition| Ok(batch.addition(Add { condition, ..add }, &told));
     let reply = changed(&app, &key, &id, &condition, with).await?;

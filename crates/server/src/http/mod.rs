@@ -8,7 +8,7 @@
 //! | `extract`, `parameters`, `preconditions`, `content`, `origin` | what is taken from a request, and what is refused |
 //! | `execute` | runs a batch and waits until its replies may be shown |
 //! | `answer`, `packing` | replies and problems as responses; large ones packed |
-//! | `counters`, `batches`, `list`, `hot`, `uniques`, `windows`, `history`, `audit`, `quotas`, `holds`, `policies`, `status` | the handlers |
+//! | `counters`, `batches`, `list`, `hot`, `uniques`, `windows`, `history`, `audit`, `quotas`, `holds`, `policies`, `mirror`, `status` | the handlers |
 //! | `watch` | counters while they change |
 //! | `openapi`, `docs` | the API described, for programs and for people |
 //!
@@ -33,6 +33,7 @@ mod holds;
 mod hot;
 mod list;
 mod load;
+mod mirror;
 mod openapi;
 mod origin;
 mod packing;
@@ -62,6 +63,7 @@ use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::serve::Health;
 pub use connections::{FAREWELLS_MAX, Server};
+pub(crate) use execute::run_on;
 pub use front::Front;
 pub use load::{Limits, Load};
 pub use watch::Hub;
@@ -86,6 +88,8 @@ pub struct App {
     pub load: Arc<Load>,
     /// Where changes come together that somebody watches.
     pub hub: Arc<Hub>,
+    /// The table that mirrors the counters, if there is one.
+    pub mirror: Option<Arc<crate::mirror::Status>>,
     /// `/openapi.json`, once somebody has asked for it.
     pub openapi: OnceLock<Bytes>,
 }
@@ -117,6 +121,7 @@ fn router(app: Arc<App>) -> Router {
         .route("/api/v1/holds/{id}/void", post(holds::void))
         .route("/api/v1/policies", get(policies::list))
         .route("/api/v1/policies/{pattern}", get(policies::read).put(policies::set).delete(policies::delete))
+        .route("/api/v1/mirror", get(mirror::read))
         .route(watch::PATH, get(watch::watch))
         .route("/api/v1/cluster", get(cluster::read))
         .route("/api/v1/cluster/nodes/{node}", axum::routing::delete(cluster::remove))

@@ -67,6 +67,7 @@ pub fn operation(method: &Method, path: &str) -> Option<&'static str> {
         ("DELETE", ("counters", Some(_), None, None)) => "delete",
         ("GET" | "HEAD", ("watch", None, None, None)) => "watch",
         ("GET" | "HEAD", ("hot", None, None, None)) => "hot",
+        ("GET" | "HEAD", ("mirror", None, None, None)) => "mirror",
         (_, ("policies", _, None, None)) => "policy",
         (_, ("cluster", _, _, None)) => "cluster",
         _ => "other",

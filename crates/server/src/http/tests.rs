@@ -55,10 +55,11 @@ impl Api {
             counters: Arc::clone(&counters),
             hub: Hub::new(Arc::clone(&counters), Arc::clone(&clock)),
             clock,
-            metrics: Arc::new(Metrics::new(counters, None, Some(Arc::clone(&load)))),
+            metrics: Arc::new(Metrics::new(counters, None, Some(Arc::clone(&load)), None)),
             health: Arc::clone(&health),
             x_request_id,
             load,
+            mirror: Some(Arc::new(crate::mirror::Status::new("postgres://db/shop", 0))),
             openapi: std::sync::OnceLock::new(),
         };
         Api { front: Front::new(Arc::new(app)), health, _data: None }

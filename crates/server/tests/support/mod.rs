@@ -3,6 +3,8 @@
 
 pub mod cluster;
 pub mod events;
+#[path = "../../../external/tests/support/postgres.rs"]
+pub mod postgres;
 pub mod terminal;
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,6 +13,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// The binary under test.
 pub const QUIPU: &str = env!("CARGO_BIN_EXE_quipu");
@@ -172,6 +175,15 @@ pub fn quipu() -> Command {
         }
     }
     command
+}
+
+/// Waits until something holds; the longest that anything takes here is far below.
+pub fn wait_until(what: &str, holds: impl Fn() -> bool) {
+    let give_up = Instant::now() + Duration::from_secs(120);
+    while !holds() {
+        assert!(Instant::now() < give_up, "it never came to this: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// Runs the binary to its end.

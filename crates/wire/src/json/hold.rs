@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use super::reply::{ChangeBody, KeyName};
 use super::request::{BodyError, Integer, Unsigned, dimensions};
-use super::schema::{HoldTtlSchema, IntegerSchema, ReasonSchema};
+use super::schema::{HoldTtlSchema, IntegerSchema, ReasonSchema, VersionSchema};
 use super::text_if_large;
 use super::timestamp::rfc3339;
 
@@ -146,6 +146,10 @@ pub struct AdjustBody {
     /// Why.
     #[schema(value_type = ReasonSchema)]
     pub reason: String,
+    /// The counter must have this version; 0 means that it must not exist.
+    #[schema(value_type = Option<VersionSchema>)]
+    #[serde(rename = "ifVersion")]
+    pub if_version: Option<Unsigned<0>>,
     /// What it belongs to: names of dimensions that a policy declares, and values.
     #[schema(example = json!({"tenant": "a"}))]
     pub dims: Option<BTreeMap<String, String>>,

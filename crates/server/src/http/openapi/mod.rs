@@ -29,6 +29,7 @@ use quipu_wire::json::buckets::SpanBody;
 use quipu_wire::json::history::HistoryReply;
 use quipu_wire::json::hold::{AdjustBody, AdjustedBody, CommitBody, HoldBody, HoldEndBody, ReserveBody};
 use quipu_wire::json::hot::HotBody;
+use quipu_wire::json::mirror::MirrorBody;
 use quipu_wire::json::problem::{PROBLEM_JSON, Problem};
 use quipu_wire::json::quota::{AcquireAllBody, AcquireBody, GrantBody, GrantsBody, QuotaBody};
 use quipu_wire::json::reply::{
@@ -233,6 +234,7 @@ fn schemas(limits: &Limits) -> Value {
     add::<ListBody>(&mut found);
     add::<AggregateBody>(&mut found);
     add::<HotBody>(&mut found);
+    add::<MirrorBody>(&mut found);
     add::<HistoryReply>(&mut found);
     add::<AuditReply>(&mut found);
     add::<AuditKeptSchema>(&mut found);

@@ -305,6 +305,17 @@ pub(super) const OPERATIONS: &[Operation] = &[
         ..PLAIN
     },
     Operation {
+        id: "readMirror",
+        tag: "many",
+        path: "/api/v1/mirror",
+        summary: "How the mirror is doing",
+        description: "The table in PostgreSQL that `quipu serve --mirror` writes every counter to: how far it is behind, and whether it \
+            can be written. Of a cluster: what the node that is asked writes.",
+        outcomes: &[reply("The mirror.", "Mirror", "")],
+        problems: &[400, 404, 406, 431, 503],
+        ..PLAIN
+    },
+    Operation {
         id: "listPolicies",
         tag: "policies",
         path: "/api/v1/policies",
