@@ -66,7 +66,8 @@ fn read_url(
 }
 
 /// What only a data folder has.
-const OF_A_FOLDER: &[&str] = &["data", "durability", "memory", "partitions", "queue.wait", "hot_keys", "mirror.url"];
+const OF_A_FOLDER: &[&str] =
+    &["data", "durability", "memory", "partitions", "queue.wait", "hot_keys", "mirror.url"];
 
 /// Settings that cannot both be meant.
 pub(super) fn check(config: &Config, resolved: &[Resolved]) -> anyhow::Result<()> {

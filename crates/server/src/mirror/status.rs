@@ -27,6 +27,9 @@ struct Facts {
     problem: Option<String>,
 }
 
+/// Name, help and value of a metric.
+pub type Figure = (&'static str, &'static str, u64);
+
 impl Status {
     /// Of a mirror that begins.
     pub fn new(url: &str, now_ms: u64) -> Status {
@@ -74,10 +77,7 @@ impl Status {
     }
 
     /// For `/metrics`: those that go up and down, and those that only grow.
-    pub fn numbers(
-        &self,
-        now_ms: u64,
-    ) -> ([(&'static str, &'static str, u64); 3], [(&'static str, &'static str, u64); 3]) {
+    pub fn numbers(&self, now_ms: u64) -> ([Figure; 3], [Figure; 3]) {
         let facts = self.facts.lock();
         (
             [
