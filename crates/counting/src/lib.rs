@@ -19,6 +19,7 @@
 //! | `session` | producer sessions: sequences and epochs |
 //! | `policy` | limits by key pattern |
 //! | `unique` | counters of distinct items, and Redis's HyperLogLog values |
+//! | `visitors` | distinct items by time |
 //! | `placement` | which nodes hold which partition |
 //! | `slot` | keys to slots to partitions |
 //! | `window` | sums in buckets of time: sliding, fixed and calendar windows |
@@ -58,6 +59,7 @@ pub mod slot;
 pub mod told;
 pub mod unique;
 mod varint;
+pub mod visitors;
 pub mod watching;
 pub mod window;
 

@@ -571,7 +571,8 @@ impl Run<'_, '_> {
         let settled = settle_whole(&mut whole, asked, ruled, held.time_ms, held.sequence + 1);
         held.change_whole(place.hash, key, (found, before), &settled, whole.body);
         if ruled.limits.audit_ms > 0 {
-            held.trace_change(key, ruled.limits.audit_ms, before, &settled.change, told(batch, index));
+            let told = Told { held: settled.held, ..told(batch, index) };
+            held.trace_change(key, ruled.limits.audit_ms, before, &settled.change, told);
         }
         if let (false, Some(number)) = (action.is_write(), found) {
             held.mark_used(number);
@@ -694,6 +695,7 @@ fn told(batch: &Batch, index: usize) -> Told<'_> {
         reason,
         request_id: request.id.map(|id| batch.bytes(id.span)),
         by: batch.origin(index).map(|origin| &**origin),
+        held: 0,
     }
 }
 

@@ -171,6 +171,14 @@ pub fn audit_key(partition: u16, key: &[u8], number: u64) -> Vec<u8> {
     row
 }
 
+/// The counter of such a row.
+pub fn audit_trail(row: &[u8]) -> Option<&[u8]> {
+    let (length, rest) = row.get(2..)?.split_first_chunk::<2>()?;
+    rest.split_last_chunk::<8>()
+        .map(|(key, _)| key)
+        .filter(|key| key.len() == usize::from(u16::from_be_bytes(*length)))
+}
+
 /// The number of such a row.
 pub fn audit_number(row: &[u8]) -> Option<u64> {
     row.last_chunk::<8>().map(|number| !u64::from_be_bytes(*number))

@@ -324,7 +324,7 @@ mod tests {
         many.group(0, GroupKind::Atomic);
         assert!(unsupported(&many).is_some());
         let items = batch.intern(b"12345678");
-        batch.push(b"visitors", Action::Observe { items });
+        batch.push(b"visitors", Action::Observe { items, at_ms: None });
         assert_eq!(
             unsupported(&batch).as_deref(),
             Some("counting uniques is not supported by a deployment on Redis, nothing was changed")

@@ -168,7 +168,7 @@ async fn counters_of_a_single_server() {
     let refused = run(&external, |batch| {
         batch.push(b"likes", plain(1));
         let items = batch.intern(b"12345678");
-        batch.push(b"visitors", Action::Observe { items });
+        batch.push(b"visitors", Action::Observe { items, at_ms: None });
     });
     assert!(matches!(refused.await, Err(Unavailable::Unsupported(_))));
     assert_eq!(value(&external, "likes").await, 6);

@@ -13,6 +13,7 @@ mod holds;
 mod late;
 mod ledger;
 mod policies;
+mod recut;
 mod restored;
 mod rollups;
 mod uniques;
@@ -108,7 +109,7 @@ fn told(reply: &Reply) -> String {
     };
     match reply.detail.as_deref() {
         None | Some(Detail::Body(..)) => {}
-        Some(Detail::Quota { used, limit, reset_ms }) => {
+        Some(Detail::Quota { used, limit, reset_ms, .. }) => {
             told += &format!(" used {used}/{limit} reset {reset_ms}");
         }
         Some(Detail::Hold { number, expires_at_ms }) => {
@@ -208,13 +209,19 @@ fn hashes(items: &[&str]) -> Vec<u64> {
 
 fn observe_hashes(hashes: &[u64]) -> Ask {
     Ask(
-        Action::Observe { items: Default::default() },
+        Action::Observe { items: Default::default(), at_ms: None },
         hashes.iter().flat_map(|hash| hash.to_le_bytes()).collect(),
     )
 }
 
 fn observe(items: &[&str]) -> Ask {
     observe_hashes(&hashes(items))
+}
+
+/// The same at so long after [`START_MS`].
+fn observe_at(items: &[&str], at_ms: u64) -> Ask {
+    let Ask(_, payload) = observe(items);
+    Ask(Action::Observe { items: Default::default(), at_ms: Some(START_MS + at_ms) }, payload)
 }
 
 fn sketch_of(hashes: &[u64]) -> Vec<u8> {

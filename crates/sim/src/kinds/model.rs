@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use quipu_counting::identity::{group_fingerprint, request_fingerprint};
-use quipu_counting::kinds::{Asked, Ruled, WholeItem, recall, settle_group, settle_whole};
+use quipu_counting::kinds::{Asked, Ruled, Settled, WholeItem, recall, settle_group, settle_whole};
 use quipu_counting::{
     Action, Batch, Cell, Change, Deed, Group, GroupKind, Kind, Outcome, Policies, Refusal, Remembered, Reply,
     Whole,
@@ -29,6 +29,7 @@ pub struct Model {
 pub struct Trace {
     pub deed: Deed,
     pub applied: i64,
+    pub held: i64,
     pub value: i64,
     pub version: u64,
 }
@@ -114,16 +115,16 @@ impl Model {
         let asked = Asked { action: &item.action, payload: &item.payload };
         let before = whole.cell;
         let settled = settle_whole(&mut whole, asked, self.ruled(&item.key), now_ms, birth);
-        self.trace(item, before, &settled.change, now_ms);
+        self.trace(item, before, &settled, now_ms);
         self.counters.insert(item.key.clone(), whole);
         settled.reply
     }
 
     /// Notes a change, if a policy wants it.
-    fn trace(&mut self, item: &Item, before: Option<Cell>, change: &Change, now_ms: u64) {
-        let after = match change {
+    fn trace(&mut self, item: &Item, before: Option<Cell>, settled: &Settled, now_ms: u64) {
+        let after = match settled.change {
             Change::Keep => return,
-            Change::Put(cell) => Some(*cell),
+            Change::Put(cell) => Some(cell),
             Change::Remove => None,
         };
         let before = before.filter(|cell| cell.is_live(now_ms));
@@ -134,6 +135,7 @@ impl Model {
         self.trails.entry(item.key.clone()).or_default().push(Trace {
             deed: Deed::of(&item.action, &item.payload).0,
             applied: value(after).saturating_sub(value(before)),
+            held: settled.held,
             value: value(after),
             version: after.or(before).map_or(0, |cell| cell.version),
         });
@@ -163,7 +165,7 @@ impl Model {
         let mut replies = Vec::new();
         for (item, settled) in items.iter().zip(settled) {
             let before = self.counters.get(&item.key).and_then(|whole| whole.cell);
-            self.trace(item, before, &settled.change, now_ms);
+            self.trace(item, before, &settled, now_ms);
             let cell = match settled.change {
                 Change::Keep => before,
                 Change::Put(cell) => Some(cell),
