@@ -1,6 +1,6 @@
 //! The rules for counters that are more than five numbers: uniques, windows, quotas, and amounts set aside.
 //!
-//! [`settle_whole`] is to a [`Whole`] what [`decide`] is to a cell, and calls it for what both have in common. It changes the counter in
+//! [`decide_whole`] is to a [`Whole`] what [`decide`] is to a cell, and calls it for what both have in common. It changes the counter in
 //! place and says by which events, or leaves it alone and says why.
 
 mod groups;
@@ -26,7 +26,7 @@ use crate::told::Told;
 use crate::unique::{Seen, Unique};
 use crate::window::{BucketRefusal, Frame, Zone, usage};
 
-pub use groups::{SettledGroup, WholeItem, settle_group};
+pub use groups::{DecidedGroup, WholeItem, decide_whole_group};
 pub use quotas::keep_for;
 pub(crate) use uniques::split_join;
 pub use uniques::{put_join, seen_by, visitors};
@@ -117,7 +117,7 @@ pub struct Ruled<'a> {
 
 /// What was decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settled {
+pub struct Decided {
     /// What becomes of the cell.
     pub change: Change,
     /// What became of the body, as [`Event`]s one behind the other. A cell that is put with another birth, or removed, has left
@@ -140,13 +140,13 @@ struct Deciding<'a> {
 }
 
 /// Decides one action on one counter, and changes it.
-pub fn settle_whole(
+pub fn decide_whole(
     whole: &mut Whole,
     asked: Asked<'_>,
     ruled: Ruled<'_>,
     now_ms: u64,
     sequence: u64,
-) -> Settled {
+) -> Decided {
     let live = whole.cell.filter(|cell| cell.is_live(now_ms));
     let body = match live {
         Some(_) => whole.body.take(),
@@ -193,7 +193,7 @@ pub fn settle_whole(
     }
     let held_after = whole.body.as_ref().map_or(0, |body| body.holds.outstanding(now_ms).sum());
     let held = if ruled.limits.audit_ms > 0 { clamp(held_after - held_before) } else { 0 };
-    Settled { change: verdict.change, events, reply: verdict.reply, held }
+    Decided { change: verdict.change, events, reply: verdict.reply, held }
 }
 
 /// A counter as it was elsewhere.

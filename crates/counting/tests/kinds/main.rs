@@ -1,4 +1,4 @@
-//! Counters that are more than five numbers: what `settle_whole` answers, as scripts.
+//! Counters that are more than five numbers: what `decide_whole` answers, as scripts.
 //!
 //! A script is a list of requests to one counter, each with the time it comes and what it is told, in short. Every request of every
 //! file here goes through [`Counter::ask`], which also checks what must hold of all: what is refused leaves no trace, the
@@ -22,7 +22,7 @@ mod windows;
 use std::sync::Arc;
 
 use quipu_counting::body::{Keeping, put_frame};
-use quipu_counting::kinds::{Asked, Ruled, Settled, seen_by, settle_whole};
+use quipu_counting::kinds::{Asked, Decided, Ruled, decide_whole, seen_by};
 use quipu_counting::unique::hash;
 use quipu_counting::window::Frame;
 use quipu_counting::{
@@ -60,9 +60,9 @@ impl Counter {
         let asked = Asked { action: &ask.0, payload: &ask.1 };
         let limits = self.policy.as_ref().map_or(Limits::NONE, Limits::from);
         let ruled = Ruled { limits, policy: self.policy.as_ref() };
-        let settled = settle_whole(&mut self.whole, asked, ruled, now_ms, self.sequence);
-        check(&before, &self.whole, &settled, now_ms);
-        settled.reply
+        let decided = decide_whole(&mut self.whole, asked, ruled, now_ms, self.sequence);
+        check(&before, &self.whole, &decided, now_ms);
+        decided.reply
     }
 
     fn body(&self) -> &Body {
@@ -71,25 +71,25 @@ impl Counter {
 }
 
 /// What holds of every change.
-fn check(before: &Whole, after: &Whole, settled: &Settled, now_ms: u64) {
-    if settled.reply.refusal.is_some() {
-        assert_eq!(settled.change, Change::Keep, "a refusal changes nothing");
+fn check(before: &Whole, after: &Whole, decided: &Decided, now_ms: u64) {
+    if decided.reply.refusal.is_some() {
+        assert_eq!(decided.change, Change::Keep, "a refusal changes nothing");
     }
-    match settled.change {
+    match decided.change {
         Change::Keep => {
             assert_eq!(after, before, "nothing changed");
-            assert!(settled.events.is_empty(), "and nothing happened");
+            assert!(decided.events.is_empty(), "and nothing happened");
         }
         Change::Remove => {
             assert_eq!(*after, Whole::default());
-            assert!(settled.events.is_empty());
+            assert!(decided.events.is_empty());
         }
         Change::Put(cell) => {
             assert_eq!(after.cell, Some(cell));
             // What a restart does with the log.
             let is_same = before.cell.is_some_and(|before| before.birth == cell.birth);
             let mut body = before.body.as_deref().filter(|_| is_same).cloned();
-            Body::apply_all(&mut body, &settled.events, now_ms).unwrap();
+            Body::apply_all(&mut body, &decided.events, now_ms).unwrap();
             assert_eq!(body.as_ref(), after.body.as_deref(), "the events tell all of it");
         }
     }

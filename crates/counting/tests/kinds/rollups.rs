@@ -249,10 +249,10 @@ fn cells_and_groups_are_bounded() {
     for number in 0..CELLS_MAX {
         let Ask(action, payload) = add_for(1, &[("user", &number.to_string())]);
         let asked = Asked { action: &action, payload: &payload };
-        let settled = settle_whole(&mut whole, asked, ruled, START_MS, number as u64 + 1);
-        assert_eq!(settled.reply.refusal, None);
+        let decided = decide_whole(&mut whole, asked, ruled, START_MS, number as u64 + 1);
+        assert_eq!(decided.reply.refusal, None);
         let a_few = if number == 0 { 32 } else { 16 };
-        assert!(settled.events.len() < a_few, "the log says little of it: {}", settled.events.len());
+        assert!(decided.events.len() < a_few, "the log says little of it: {}", decided.events.len());
     }
     counter.whole = whole;
     counter.sequence = CELLS_MAX as u64;

@@ -118,8 +118,8 @@ impl Run<'_, '_> {
     ) -> Option<Refusal> {
         let members = self.members(batch, group);
         let decided = match (group.start..group.end).any(|index| self.is_for_whole(batch, index)) {
-            true => self.decide_wholes(batch, group, &members, replies),
-            false => self.decide_cells(batch, group, &members, replies),
+            true => self.all_or_none_of_wholes(batch, group, &members, replies),
+            false => self.all_or_none_of_cells(batch, group, &members, replies),
         };
         if decided.is_none() {
             // Births were given out by counting items, also those that change nothing: none twice.
@@ -168,7 +168,7 @@ impl Run<'_, '_> {
     }
 
     /// On copies of the cells.
-    fn decide_cells(
+    fn all_or_none_of_cells(
         &mut self,
         batch: &Batch,
         group: &Group,
@@ -202,7 +202,7 @@ impl Run<'_, '_> {
     }
 
     /// On copies of the counters with all they have.
-    fn decide_wholes(
+    fn all_or_none_of_wholes(
         &mut self,
         batch: &Batch,
         group: &Group,
@@ -227,11 +227,11 @@ impl Run<'_, '_> {
                 now_ms: held.time_ms,
             });
         }
-        let (settled, after) = match settle_group(&items, &counters) {
-            Ok(settled) => settled,
+        let (decided, after) = match decide_whole_group(&items, &counters) {
+            Ok(decided) => decided,
             Err(refused) => return refuse_all(refused, replies),
         };
-        for ((index, settled), counter) in (group.start..).zip(settled).zip(&members.counters) {
+        for ((index, decided), counter) in (group.start..).zip(decided).zip(&members.counters) {
             let (found, before) = self.found(batch, index);
             let (key, place) = (batch.key(index), self.places[index]);
             let held = self.held(place.partition);
@@ -240,13 +240,13 @@ impl Run<'_, '_> {
             }
             // Nobody looks before all of it is done, so the body may be there at once as it is in the end.
             let body = after[*counter].body.clone();
-            held.change_whole(place.hash, key, (found, before), &settled, body);
+            held.change_whole(place.hash, key, (found, before), &decided, body);
             let keep_ms = held.limits(key).audit_ms;
             if keep_ms > 0 {
-                let told = Told { held: settled.held, ..told(batch, index) };
-                held.trace_change(key, keep_ms, before, &settled.change, told);
+                let told = Told { held: decided.held, ..told(batch, index) };
+                held.trace_change(key, keep_ms, before, &decided.change, told);
             }
-            replies.push(settled.reply);
+            replies.push(decided.reply);
         }
         None
     }
