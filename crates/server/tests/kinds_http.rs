@@ -723,6 +723,14 @@ fn the_command_line_knows_them_too() {
     run("window visitors", 3, "does not count by time");
     run("window calls --last 1", 2, "a duration like");
     run("adjust balance -120 --reason why", 0, "-120");
+    let noted = |line: &str| {
+        let output = server.client(&line.split(' ').collect::<Vec<_>>());
+        assert!(output.status.success() && output.stdout.is_empty(), "{line}: {output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let told = noted("history balance --at 2026-01-01T00:00:00Z");
+    assert!(told.contains("nothing is known of that time") && told.contains("--history-minutes"), "{told}");
+    assert!(noted("history nobody --at 2026-01-01T00:00:00Z").contains("there is no such counter"));
     run("adjust balance -120", 2, "--reason");
     let json: Value =
         serde_json::from_str(&server_json(&server, "hold stock 3 --ttl 10m --max 10 --json")).unwrap();
