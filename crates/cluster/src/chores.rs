@@ -25,6 +25,17 @@ const LEARN_PAUSE: Duration = Duration::from_millis(5);
 /// The log may grow by so much before what is known of the cluster is written down again.
 const META_TAIL_BYTES: u64 = 32 << 20;
 
+/// One of the things that a node looks after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Chore {
+    /// The group of all nodes, and who holds what.
+    Nodes,
+    /// What others hold in its place.
+    Strays,
+    /// A partition that is here.
+    Partition(u16),
+}
+
 impl Node {
     /// The engine has made a checkpoint.
     pub(crate) async fn checkpointed(&self, partition: u16) {
@@ -40,28 +51,52 @@ impl Node {
         }
     }
 
-    /// What a node looks after without being asked.
-    pub(crate) async fn tend(&self) {
+    /// What a node looks after without being asked. Each chore goes on by itself: one that waits, because a partition has no leader or a disk is
+    /// full, holds up no other, and is not begun again before it is done.
+    pub(crate) fn tend(&self) {
         let addresses = addresses(&self.meta);
         self.transport.learn(&addresses);
         self.ways.lock().retain(|(node, ..), _| addresses.contains_key(node));
-        self.stand_or_hand_over(self.partitions, &self.nodes).await;
-        for partition in 0..self.partitions {
-            let Some(group) = self.group(partition) else { continue };
-            self.stand_or_hand_over(partition, &group).await;
-            if group.leader() == Some(self.id) && !group.waits_for_room() {
-                self.remove_expired(partition, &group).await;
-                if !self.missing_policies(partition).is_empty() {
-                    // What was not done now is done the next time.
-                    let _ = self.bring_policies(partition, &group, HEAR_PAUSE).await;
+        self.forget_watchers();
+        let partitions = (0..self.partitions).filter(|partition| self.group(*partition).is_some());
+        let others = [Chore::Nodes, Chore::Strays];
+        for chore in others.into_iter().chain(partitions.map(Chore::Partition)) {
+            let Some(node) = self.myself.upgrade() else { return };
+            if self.chores.lock().insert(chore) {
+                tokio::spawn(async move {
+                    node.carry_out(chore).await;
+                    node.chores.lock().remove(&chore);
+                });
+            }
+        }
+    }
+
+    async fn carry_out(&self, chore: Chore) {
+        match chore {
+            Chore::Nodes => {
+                self.stand_or_hand_over(self.partitions, &self.nodes).await;
+                if self.nodes.leader() == Some(self.id) && !self.nodes.waits_for_room() {
+                    self.place().await;
+                }
+            }
+            Chore::Strays => self.let_go_of_strays().await,
+            Chore::Partition(partition) => {
+                if let Some(group) = self.group(partition) {
+                    self.tend_partition(partition, &group).await;
                 }
             }
         }
-        if self.nodes.leader() == Some(self.id) && !self.nodes.waits_for_room() {
-            self.place().await;
+    }
+
+    async fn tend_partition(&self, partition: u16, group: &Group) {
+        self.stand_or_hand_over(partition, group).await;
+        if group.leader() == Some(self.id) && !group.waits_for_room() {
+            self.remove_expired(partition, group).await;
+            if !self.missing_policies(partition).is_empty() {
+                // What was not done now is done the next time.
+                let _ = self.bring_policies(partition, group, HEAR_PAUSE).await;
+            }
         }
-        self.let_go_of_strays().await;
-        self.forget_watchers();
     }
 
     /// Lets a replica stand for the lead, if it could lead; what is led by one that waits for room on a full disk hangs, so others shall
@@ -119,7 +154,10 @@ impl Node {
         group: &Group,
         patience: Duration,
     ) -> Result<(), NotDone> {
-        let _one = self.bringing.lock().await;
+        let Some(one) = self.bringing.get(usize::from(partition)) else {
+            return Err(NotDone::NotLeader(None));
+        };
+        let _one = one.lock().await;
         self.learn_all(patience).await?;
         // What an earlier leader left behind is carried out first.
         within(ANSWER_MAX, group.confirm()).await?;

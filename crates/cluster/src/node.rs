@@ -15,7 +15,7 @@ use quipu_store::cold::ColdStore;
 
 use crate::aggregates::Turns;
 use crate::blocking::blocking;
-use crate::chores::CHORES_PAUSE;
+use crate::chores::{CHORES_PAUSE, Chore};
 use crate::command;
 use crate::gathering::Gathering;
 use crate::meta::Meta;
@@ -82,8 +82,10 @@ pub struct Node {
     /// One partition is taken up or given up at a time.
     pub(crate) holding: tokio::sync::Mutex<()>,
     pub(crate) placing: Mutex<Placing>,
-    /// Policies are brought to one partition at a time: what was looked up before must not undo what is newer.
-    pub(crate) bringing: tokio::sync::Mutex<()>,
+    /// For each partition: policies are brought to it by one at a time, since what was looked up before must not undo what is newer.
+    pub(crate) bringing: Vec<tokio::sync::Mutex<()>>,
+    /// The chores that are under way.
+    pub(crate) chores: Mutex<BTreeSet<Chore>>,
     /// It is about to end, and leads nothing any more if others can.
     pub(crate) is_stopping: AtomicBool,
     pub(crate) reads: Reads,
@@ -144,7 +146,8 @@ impl Node {
             transport,
             holding: tokio::sync::Mutex::default(),
             placing: Mutex::default(),
-            bringing: tokio::sync::Mutex::default(),
+            bringing: (0..partitions).map(|_| tokio::sync::Mutex::default()).collect(),
+            chores: Mutex::default(),
             is_stopping: AtomicBool::new(false),
         });
         for partition in (0..partitions).filter(|partition| node.engine.holds(*partition)) {
@@ -166,7 +169,7 @@ impl Node {
             loop {
                 tokio::time::sleep(CHORES_PAUSE).await;
                 let Some(node) = weak.upgrade() else { return };
-                node.tend().await;
+                node.tend();
             }
         });
         let weak = Arc::downgrade(&node);

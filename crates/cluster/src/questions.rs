@@ -28,7 +28,7 @@
 //! 40 most:v                     which keys were asked for most at you?        -> told (see `hot.rs`)
 //! listing := prefix order:1 (0 | 1 value:z key) limit:v      order: 0 storage, 1 key, 2 value; only what comes after the place
 //! key, prefix, pattern := length:v bytes
-//! answer := 0 (what stands above) | 1 (0 | 1 leader:v) | 2 no quorum | 3 unknown | 4 length:v why it has stopped
+//! answer := 0 (what stands above) | 1 (0 | 1 leader:v) | 2 no quorum | 3 unknown | 4 length:v why it has stopped | 5 too much to do
 //! ```
 
 use std::collections::BTreeSet;
@@ -48,6 +48,8 @@ use crate::raft::{NodeId, NotDone};
 
 /// How long somebody waits who found no leader before looking again.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// How long a leader that has too much to do is asked again. More of it would make it worse, and who asked may come later.
+pub(crate) const BUSY_MAX: Duration = Duration::from_millis(500);
 /// How often somebody follows what others say about who leads, before waiting until they agree.
 pub(crate) const HINTS_MAX: u32 = 3;
 /// How often a node asks who leads the partitions it does not hold, and how long it waits for an answer.
@@ -246,7 +248,7 @@ impl Node {
         partition: u16,
         ask: impl Fn(NodeId) -> Asked,
     ) -> Result<(NodeId, T), NotDone> {
-        let until = Instant::now() + self.patience;
+        let (until, busy_until) = (Instant::now() + self.patience, Instant::now() + BUSY_MAX);
         let (mut hint, mut hints) = (None, 0);
         loop {
             for target in hint.take().map_or_else(|| self.candidates(partition), |hint| vec![hint]) {
@@ -258,9 +260,8 @@ impl Node {
                         break;
                     }
                     Err(NotDone::Stopped(why)) => return Err(NotDone::Stopped(why)),
-                    Err(
-                        NotDone::NotLeader(_) | NotDone::NotReached(_) | NotDone::Unknown | NotDone::NoQuorum,
-                    ) => {}
+                    Err(NotDone::Busy) if Instant::now() >= busy_until => return Err(NotDone::Busy),
+                    Err(_) => {}
                 }
             }
             if Instant::now() >= until {
@@ -341,7 +342,7 @@ pub(crate) fn is_for_clients(question: &[u8]) -> bool {
 
 /// The answer to such a question where too many are not answered yet: nothing was done.
 pub(crate) fn too_many() -> Bytes {
-    Bytes::from(not_done(&NotDone::Stopped("it has too much to do".into())))
+    Bytes::from(not_done(&NotDone::Busy))
 }
 
 fn not_done(why: &NotDone) -> Vec<u8> {
@@ -353,6 +354,7 @@ fn not_done(why: &NotDone) -> Vec<u8> {
         }
         NotDone::NoQuorum => vec![2],
         NotDone::Unknown => vec![3],
+        NotDone::Busy => vec![5],
         NotDone::NotReached(why) | NotDone::Stopped(why) => {
             let mut out = vec![4];
             put_bytes(&mut out, why.as_bytes());
@@ -367,6 +369,7 @@ fn read_not_done(kind: u8, reader: &mut Reader<'_>) -> Result<NotDone, Malformed
         2 => NotDone::NoQuorum,
         3 => NotDone::Unknown,
         4 => NotDone::Stopped(String::from_utf8_lossy(reader.bytes()?).into_owned()),
+        5 => NotDone::Busy,
         _ => return Err(Malformed("unknown answer; sent by a newer version?")),
     })
 }

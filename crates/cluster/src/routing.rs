@@ -16,7 +16,7 @@ use crate::gathering::Answered;
 use crate::meta::LEVEL_OF_KINDS;
 use crate::node::{ANSWER_MAX, Node, within};
 use crate::plant::{Plant, is_planted};
-use crate::questions::{HINTS_MAX, LOOK_AGAIN, kind, question};
+use crate::questions::{BUSY_MAX, HINTS_MAX, LOOK_AGAIN, kind, question};
 use crate::raft::{Group, NodeId, NotDone};
 use crate::split::Part;
 use crate::together::{Done, LOOKS_TOGETHER_MAX, REQUESTS_TOGETHER_MAX, Together};
@@ -84,7 +84,7 @@ impl Node {
 
     /// Has a part done by whoever leads its partition, looking for that for as long as patience lasts.
     pub(crate) async fn do_part(&self, part: &Part) -> Result<Vec<Reply>, Refusal> {
-        let until = Instant::now() + self.patience;
+        let (until, busy_until) = (Instant::now() + self.patience, Instant::now() + BUSY_MAX);
         let mut refusal = Refusal::NoLeader;
         let (mut hints, mut is_said) = (0, false);
         let mut candidates = self.candidates(part.partition);
@@ -117,7 +117,14 @@ impl Node {
                     candidates = vec![leader];
                 }
                 Err(NotDone::NotLeader(_) | NotDone::NotReached(_)) => {}
+                // Whether an earlier attempt was carried out is not known any better by a later one that was not.
+                Err(NotDone::NoQuorum | NotDone::Busy) if refusal == Refusal::OutcomeUnknown => {}
                 Err(NotDone::NoQuorum) => refusal = Refusal::NoQuorum,
+                Err(NotDone::Busy) if Instant::now() >= busy_until => return Err(Refusal::Overloaded),
+                Err(NotDone::Busy) => {
+                    refusal = Refusal::Overloaded;
+                    tokio::time::sleep(LOOK_AGAIN).await;
+                }
                 // A look that was lost has changed nothing.
                 Err(NotDone::Unknown) if only_looks(&part.batch) => {}
                 Err(NotDone::Unknown) if !can_repeat(&part.batch) => return Err(Refusal::OutcomeUnknown),

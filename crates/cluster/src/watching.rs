@@ -59,6 +59,8 @@ struct Own {
     is_beginning: bool,
     /// The version of what a node knows to be watched.
     known: BTreeMap<NodeId, u64>,
+    /// Who was asked and has not answered yet.
+    asked: BTreeSet<NodeId>,
     /// How often somebody was asked in vain: the next one is another.
     failures: usize,
     found: BTreeMap<u16, Changes>,
@@ -95,7 +97,8 @@ impl Node {
         own.version += 1;
         if own.interest.is_empty() {
             let Own { version, is_asking, .. } = *own;
-            *own = Own { version, is_asking, is_beginning: true, ..Own::default() };
+            let asked = std::mem::take(&mut own.asked);
+            *own = Own { version, is_asking, asked, is_beginning: true, ..Own::default() };
         }
         own.interest = interest;
         let begins = !own.interest.is_empty() && !std::mem::replace(&mut own.is_asking, true);
@@ -115,7 +118,7 @@ impl Node {
                     if node.has_nothing_to_ask() {
                         return;
                     }
-                    node.ask_holders().await;
+                    node.ask_idle_holders();
                 }
             });
         }
@@ -140,15 +143,34 @@ impl Node {
         self.watching.own.lock().put_together(all, self.partitions)
     }
 
-    /// Asks about all partitions that are not here.
+    /// Asks about all partitions that are not here, and waits for all answers.
     async fn ask_holders(&self) {
+        let asked = self.by_holder().into_iter();
+        join_all(asked.map(|(holder, partitions)| self.ask_holder(holder, partitions))).await;
+    }
+
+    /// Asks those who have answered the last time, each by itself: what one of them knows does not wait for another, which may hang.
+    fn ask_idle_holders(&self) {
+        for (holder, partitions) in self.by_holder() {
+            let Some(node) = self.myself.upgrade() else { return };
+            if self.watching.own.lock().asked.insert(holder) {
+                tokio::spawn(async move {
+                    node.ask_holder(holder, partitions).await;
+                    node.watching.own.lock().asked.remove(&holder);
+                });
+            }
+        }
+    }
+
+    /// Whom to ask about which partitions that are not here.
+    fn by_holder(&self) -> BTreeMap<NodeId, Vec<u16>> {
         let mut partitions: BTreeMap<NodeId, Vec<u16>> = BTreeMap::new();
         let elsewhere: Vec<u16> =
             (0..self.partitions).filter(|partition| self.group(*partition).is_none()).collect();
         {
             let mut own = self.watching.own.lock();
             if own.interest.is_empty() {
-                return;
+                return partitions;
             }
             own.holders.retain(|partition, _| elsewhere.contains(partition));
             for partition in elsewhere {
@@ -162,8 +184,7 @@ impl Node {
                 }
             }
         }
-        join_all(partitions.into_iter().map(|(holder, partitions)| self.ask_holder(holder, partitions)))
-            .await;
+        partitions
     }
 
     /// Another that should hold a partition; not always the same.

@@ -27,7 +27,13 @@ struct Net {
     nodes: Mutex<BTreeMap<NodeId, Weak<Node>>>,
     /// From one to another, not the other way.
     cuts: Mutex<BTreeSet<(NodeId, NodeId)>>,
+    /// Who has too much to do for what clients want, as `peers.rs` says it.
+    busy: Mutex<BTreeSet<NodeId>>,
 }
+
+/// "Do this, or look, if you lead the partition", and the answer of who has too much to do.
+const DO: u8 = 16;
+const TOO_MUCH_TO_DO: &[u8] = &[5];
 
 impl Net {
     fn is_cut(&self, from: NodeId, to: NodeId) -> bool {
@@ -60,6 +66,9 @@ impl Transport for Wire {
             let why = format!("node {to} cannot be reached from {from}");
             let node = net.nodes.lock().unwrap().get(&to).and_then(Weak::upgrade);
             let node = node.filter(|_| !net.is_cut(from, to)).ok_or_else(|| Unreached::not_sent(&*why))?;
+            if question.first() == Some(&DO) && net.busy.lock().unwrap().contains(&to) {
+                return Ok(Bytes::from_static(TOO_MUCH_TO_DO));
+            }
             let answer = node.receive(from, &question).await;
             if net.is_cut(to, from) { Err(Unreached::lost(why)) } else { Ok(answer) }
         })
@@ -285,6 +294,22 @@ async fn what_was_acknowledged_survives_the_end_of_a_leader_and_is_counted_once(
     }
     assert_eq!(cluster.read(leader, key).await.cell.value, 50);
     cluster.agree(&[key.to_string()]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_with_too_much_to_do_is_not_taken_for_none() {
+    let cluster = Cluster::start().await;
+    let key = "stock";
+    assert_eq!(cluster.add(1, key).await.refusal, None);
+    let leader = cluster.leader(1, of(key)).unwrap();
+    let other = *cluster.nodes.keys().find(|id| **id != leader).unwrap();
+    cluster.net.busy.lock().unwrap().insert(leader);
+    for reply in [cluster.add(other, key).await, cluster.read(other, key).await] {
+        assert_eq!(reply.refusal, Some(Refusal::Overloaded));
+    }
+    assert_eq!(cluster.add(leader, key).await.cell.value, 2, "who is there is served");
+    cluster.net.busy.lock().unwrap().clear();
+    assert_eq!(cluster.add(other, key).await.cell.value, 3, "nothing of it was done");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

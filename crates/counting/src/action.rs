@@ -37,6 +37,8 @@ pub enum Action {
     Observe {
         /// Their hashes, eight bytes each.
         items: Span,
+        /// When, if not now.
+        at_ms: Option<u64>,
     },
     /// All that another counter of uniques has seen was seen.
     Join {
@@ -113,7 +115,7 @@ impl Action {
         match self {
             Action::Told { told, .. } => Some(*told),
             Action::Slice { slice } => Some(*slice),
-            Action::Observe { items } => Some(*items),
+            Action::Observe { items, .. } => Some(*items),
             Action::Join { sketch } | Action::Replace { sketch, .. } => Some(*sketch),
             Action::Restore { whole, .. } => Some(*whole),
             Action::Acquire(acquire) => Some(acquire.frame),
@@ -137,7 +139,7 @@ impl Action {
         match self {
             Action::Told { add, .. } => Action::Told { add, told: payload },
             Action::Slice { .. } => Action::Slice { slice: payload },
-            Action::Observe { .. } => Action::Observe { items: payload },
+            Action::Observe { at_ms, .. } => Action::Observe { items: payload, at_ms },
             Action::Join { .. } => Action::Join { sketch: payload },
             Action::Replace { expiry, condition, .. } => {
                 Action::Replace { sketch: payload, expiry, condition }

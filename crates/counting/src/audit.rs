@@ -136,6 +136,8 @@ pub struct AuditChange {
     pub deed: Deed,
     /// By how much the value changed, as far as 64 bits can say it. Means nothing where all counters were deleted.
     pub applied: i64,
+    /// By how much what is set aside changed: a hold was made, or has ended.
+    pub held: i64,
     /// The value after.
     pub value: i64,
     /// The version after, or the last one of a counter that is gone.

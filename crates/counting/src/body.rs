@@ -14,19 +14,19 @@
 //!         | 9 minutes_ms:v hours_ms:v days_ms:v before:z changed_at_ms:v | 10
 //!         | 11 start_ms:v end_ms:v from_ms:v delta:z | 12 length:v body
 //!         | 13 value:z declared | 14 | 15 delta:z values
+//!         | 16 frame latest_ms:v | 17 start_ms:v end_ms:v from_ms:v count:v hash:8* | 18 values
 //! shape  := 0 | 1 | 2 frame keep_ms:v | 3 frame keep_ms:v
 //! sketch, buckets, holds, series, name, values := length:v bytes
 //! rollups, declared as in [`crate::rollup`]
 //! ```
-
-use std::borrow::Cow;
 
 use crate::bytes::{Bytes, put_bytes, put_varint, put_zigzag};
 use crate::hold::{Hold, Holds};
 use crate::rollup::{Declared, Rollups};
 use crate::series::{Retention, Series};
 use crate::unique::Unique;
-use crate::window::{Buckets, Frame, Unit, Zone};
+use crate::visitors::Visitors;
+use crate::window::{Buckets, Frame, Recut, Unit, Zone};
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,19 +42,27 @@ pub enum Kind {
 impl Keeping {
     /// What a counter keeps of it.
     pub fn to_be_kept(&self) -> Keeping {
-        let frame = match &self.frame {
-            Frame::Calendar { unit, anchor, .. } => {
-                Frame::Calendar { unit: *unit, anchor: *anchor, zone: Zone::utc() }
-            }
-            other => other.clone(),
-        };
-        Keeping { frame, keep_ms: self.keep_ms }
+        Keeping { frame: with_zone(&self.frame, Zone::name_only), keep_ms: self.keep_ms }
+    }
+
+    /// How a counter goes on that has kept this, and is left without a policy.
+    pub fn alone(&self) -> Keeping {
+        Keeping { frame: with_zone(&self.frame, |_| Zone::utc()), keep_ms: self.keep_ms }
     }
 
     /// Before what nothing is kept, at `now_ms`: never something that counts.
     pub fn from_ms(&self, now_ms: u64) -> u64 {
         let kept_ms = self.frame.bucket(now_ms.saturating_sub(self.keep_ms)).start;
         kept_ms.min(self.frame.window(now_ms).start)
+    }
+}
+
+fn with_zone(frame: &Frame, other: impl FnOnce(&Zone) -> Zone) -> Frame {
+    match frame {
+        Frame::Calendar { unit, anchor, zone } => {
+            Frame::Calendar { unit: *unit, anchor: *anchor, zone: other(zone) }
+        }
+        frame => frame.clone(),
     }
 }
 
@@ -88,7 +96,7 @@ pub enum Shape {
 }
 
 /// How time is cut, and how long the pieces are kept. Where a policy says it, the policy is asked each time, and what the counter keeps of it
-/// is only what it would go on with if the policy were gone: not the offsets of a time zone.
+/// is how its buckets are cut, and what it would go on with if the policy were gone: the name of a time zone, and not its offsets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keeping {
     /// How it is cut.
@@ -106,8 +114,8 @@ pub enum State {
     Unique(Unique),
     /// What was added when.
     Window(Keeping, Buckets),
-    /// What was seen when: by the start of the bucket, ascending.
-    Visitors(Keeping, Vec<(u64, Unique)>),
+    /// What was seen when.
+    Visitors(Keeping, Visitors),
 }
 
 /// See the head of this file.
@@ -161,6 +169,24 @@ pub enum Event {
         /// How much.
         delta: i64,
     },
+    /// Items were seen in a bucket that is past.
+    ObserveLate {
+        /// Where the bucket begins.
+        start_ms: u64,
+        /// Where it ends.
+        end_ms: u64,
+        /// What lies before this is forgotten.
+        from_ms: u64,
+        /// What was seen.
+        hashes: Vec<u64>,
+    },
+    /// Time is cut so from here on, and what was counted goes into the buckets of that cut: see [`Recut`].
+    Recut {
+        /// How.
+        frame: Frame,
+        /// Nothing was counted after this.
+        latest_ms: u64,
+    },
     /// The past stays readable for longer.
     Keep(u64),
     /// So much is set aside.
@@ -194,6 +220,11 @@ pub enum Event {
         /// What was counted before.
         value: i64,
     },
+    /// What is older than these values is no longer rolled up by time.
+    FoldRollups {
+        /// One for each declared name; empty where all is kept.
+        kept_from: Vec<u8>,
+    },
     /// It no longer is.
     ForgetRollups,
     /// So much was added under these values.
@@ -205,9 +236,6 @@ pub enum Event {
     },
 }
 
-/// Sketches by time are large: so many buckets of them are kept at most.
-pub const VISITOR_BUCKETS_MAX: usize = 400;
-
 impl Body {
     /// One of this shape, with nothing counted.
     pub fn new(shape: Shape) -> Body {
@@ -215,7 +243,7 @@ impl Body {
             Shape::Sum => State::Sum,
             Shape::Unique => State::Unique(Unique::new()),
             Shape::Window(keeping) => State::Window(keeping, Buckets::default()),
-            Shape::Visitors(keeping) => State::Visitors(keeping, Vec::new()),
+            Shape::Visitors(keeping) => State::Visitors(keeping, Visitors::default()),
         };
         Body { state, holds: Holds::default(), series: Series::default(), rollups: None }
     }
@@ -235,9 +263,7 @@ impl Body {
             State::Sum => 0,
             State::Unique(unique) => unique.memory_bytes(),
             State::Window(_, buckets) => buckets.memory_bytes(),
-            State::Visitors(_, sketches) => {
-                sketches.iter().map(|(_, unique)| unique.memory_bytes() + 16).sum()
-            }
+            State::Visitors(_, visitors) => visitors.memory_bytes(),
         };
         let rollups = self.rollups.as_ref().map_or(0, Rollups::memory_bytes);
         size_of::<Body>() + state + self.holds.memory_bytes() + self.series.memory_bytes() + rollups
@@ -255,6 +281,7 @@ impl Body {
             (Event::RollUp { declared, value }, _) => {
                 self.rollups = Some(Rollups::declare(self.rollups.take(), declared, value));
             }
+            (Event::FoldRollups { kept_from }, _) => self.rollups.as_mut()?.fold(&kept_from, time_ms)?,
             (Event::ForgetRollups, _) => self.rollups = None,
             (Event::Tally { delta, values }, _) => self.rollups.as_mut()?.add(&values, delta)?,
             (Event::Observe { hashes, .. }, State::Unique(unique)) => {
@@ -262,20 +289,19 @@ impl Body {
                     unique.observe(hash);
                 }
             }
-            (Event::Observe { start_ms, from_ms, hashes }, State::Visitors(_, sketches)) => {
-                let newest = sketches.split_off(first_from(sketches, start_ms));
-                let mut newest = newest.into_iter().map(|(_, unique)| unique);
-                let mut unique = newest.next().unwrap_or_default();
-                for other in newest {
-                    unique.merge(&other);
-                }
-                for hash in hashes {
-                    unique.observe(hash);
-                }
-                sketches.push((start_ms, unique));
-                let many = sketches.len().saturating_sub(VISITOR_BUCKETS_MAX);
-                let old = sketches.partition_point(|(start, _)| *start < from_ms);
-                sketches.drain(..old.max(many));
+            (Event::Observe { start_ms, from_ms, hashes }, State::Visitors(_, visitors)) => {
+                visitors.observe(start_ms..u64::MAX, from_ms, &hashes);
+            }
+            (Event::ObserveLate { start_ms, end_ms, from_ms, hashes }, State::Visitors(_, visitors)) => {
+                visitors.observe(start_ms..end_ms, from_ms, &hashes);
+            }
+            (Event::Recut { frame, latest_ms }, State::Window(keeping, buckets)) => {
+                *buckets = buckets.recut(&Recut { from: &keeping.frame, to: &frame, latest_ms });
+                keeping.frame = with_zone(&frame, Zone::name_only);
+            }
+            (Event::Recut { frame, latest_ms }, State::Visitors(keeping, visitors)) => {
+                *visitors = visitors.recut(&Recut { from: &keeping.frame, to: &frame, latest_ms });
+                keeping.frame = with_zone(&frame, Zone::name_only);
             }
             (Event::Join(other), State::Unique(unique)) => {
                 unique.merge(&other);
@@ -306,7 +332,7 @@ impl Body {
                 State::Sum => {}
                 State::Unique(unique) => *unique = Unique::new(),
                 State::Window(_, buckets) => *buckets = Buckets::default(),
-                State::Visitors(_, sketches) => sketches.clear(),
+                State::Visitors(_, visitors) => *visitors = Visitors::default(),
             },
             _ => return None,
         }
@@ -346,11 +372,11 @@ impl Body {
                 buckets.put(&mut bytes);
                 put_bytes(out, &bytes);
             }
-            State::Visitors(keeping, sketches) => {
+            State::Visitors(keeping, visitors) => {
                 out.push(3);
                 put_keeping(out, keeping);
-                put_varint(out, sketches.len() as u64);
-                for (start_ms, unique) in sketches {
+                put_varint(out, visitors.iter().len() as u64);
+                for (start_ms, unique) in visitors.iter() {
                     put_varint(out, *start_ms);
                     put_sketch(out, unique);
                 }
@@ -387,11 +413,7 @@ impl Body {
                 for _ in 0..bytes.varint()? {
                     sketches.push((bytes.varint()?, Unique::read(bytes.bytes()?)?));
                 }
-                let is_ordered = sketches.is_sorted_by(|(a_ms, _), (b_ms, _)| a_ms < b_ms);
-                if !is_ordered || sketches.len() > VISITOR_BUCKETS_MAX {
-                    return None;
-                }
-                State::Visitors(keeping, sketches)
+                State::Visitors(keeping, Visitors::new(sketches)?)
             }
             _ => return None,
         };
@@ -425,8 +447,7 @@ impl Event {
                 out.push(1);
                 put_varint(out, *start_ms);
                 put_varint(out, *from_ms);
-                put_varint(out, hashes.len() as u64);
-                hashes.iter().for_each(|hash| out.extend_from_slice(&hash.to_le_bytes()));
+                put_hashes(out, hashes);
             }
             Event::Join(unique) => {
                 out.push(2);
@@ -488,6 +509,22 @@ impl Event {
                 put_zigzag(out, *delta);
                 put_bytes(out, values);
             }
+            Event::FoldRollups { kept_from } => {
+                out.push(18);
+                put_bytes(out, kept_from);
+            }
+            Event::Recut { frame, latest_ms } => {
+                out.push(16);
+                put_frame(out, frame);
+                put_varint(out, *latest_ms);
+            }
+            Event::ObserveLate { start_ms, end_ms, from_ms, hashes } => {
+                out.push(17);
+                put_varint(out, *start_ms);
+                put_varint(out, *end_ms);
+                put_varint(out, *from_ms);
+                put_hashes(out, hashes);
+            }
         }
     }
 
@@ -502,9 +539,7 @@ impl Event {
             }),
             1 => {
                 let (start_ms, from_ms) = (bytes.varint()?, bytes.varint()?);
-                let count = usize::try_from(bytes.varint()?).ok()?;
-                let hashes = bytes.take(count.checked_mul(8)?)?;
-                Event::Observe { start_ms, from_ms, hashes: read_hashes(hashes) }
+                Event::Observe { start_ms, from_ms, hashes: read_counted_hashes(bytes)? }
             }
             2 => Event::Join(Unique::read(bytes.bytes()?)?),
             3 => Event::Replace(Unique::read(bytes.bytes()?)?),
@@ -532,34 +567,32 @@ impl Event {
             13 => Event::RollUp { value: bytes.zigzag()?, declared: Declared::read(bytes)? },
             14 => Event::ForgetRollups,
             15 => Event::Tally { delta: bytes.zigzag()?, values: bytes.bytes()?.to_vec() },
+            18 => Event::FoldRollups { kept_from: bytes.bytes()?.to_vec() },
+            16 => Event::Recut { frame: read_frame(bytes)?, latest_ms: bytes.varint()? },
+            17 => Event::ObserveLate {
+                start_ms: bytes.varint()?,
+                end_ms: bytes.varint()?,
+                from_ms: bytes.varint()?,
+                hashes: read_counted_hashes(bytes)?,
+            },
             _ => return None,
         })
     }
 }
 
+fn put_hashes(out: &mut Vec<u8>, hashes: &[u64]) {
+    put_varint(out, hashes.len() as u64);
+    hashes.iter().for_each(|hash| out.extend_from_slice(&hash.to_le_bytes()));
+}
+
+fn read_counted_hashes(bytes: &mut Bytes<'_>) -> Option<Vec<u64>> {
+    let count = usize::try_from(bytes.varint()?).ok()?;
+    Some(read_hashes(bytes.take(count.checked_mul(8)?)?))
+}
+
 /// Hashes as they travel: eight bytes each.
 pub fn read_hashes(bytes: &[u8]) -> Vec<u64> {
     bytes.as_chunks().0.iter().map(|hash| u64::from_le_bytes(*hash)).collect()
-}
-
-/// The first of the sketches that begin at `start_ms` or later.
-fn first_from(sketches: &[(u64, Unique)], start_ms: u64) -> usize {
-    sketches.partition_point(|(start, _)| *start < start_ms)
-}
-
-/// What was seen in the newest bucket, which begins at `start_ms`. Where time was cut more finely before, that is in several.
-pub(crate) fn seen_from(sketches: &[(u64, Unique)], start_ms: u64) -> Cow<'_, Unique> {
-    match &sketches[first_from(sketches, start_ms)..] {
-        [] => Cow::Owned(Unique::new()),
-        [(_, unique)] => Cow::Borrowed(unique),
-        [(_, first), others @ ..] => {
-            let mut all = first.clone();
-            others.iter().for_each(|(_, unique)| {
-                all.merge(unique);
-            });
-            Cow::Owned(all)
-        }
-    }
 }
 
 fn put_sketch(out: &mut Vec<u8>, unique: &Unique) {

@@ -50,6 +50,11 @@ pub struct Outstanding {
 }
 
 impl Outstanding {
+    /// All of it.
+    pub fn sum(&self) -> i128 {
+        self.up + self.down
+    }
+
     fn include(&mut self, amount: i64) {
         self.up += i128::from(amount.max(0));
         self.down += i128::from(amount.min(0));

@@ -3,7 +3,7 @@
 //! A request is counted once, by whoever answers it: a change where it was asked for, a look where it was looked. So what
 //! several nodes tell can simply be added up, also while the lead of a partition moves.
 
-use crate::sketch::Sketch;
+use crate::ranking::Ranking;
 
 /// The most keys that can be asked for. Each partition holds more than twice as many.
 pub const HOT_KEYS_MAX: usize = 100;
@@ -43,13 +43,13 @@ impl HotKeys {
     }
 
     /// Adds what a partition has seen, as many keys of it as these at most. Keys come in order with [`HotKeys::keep`].
-    pub fn add_partition(&mut self, partition: usize, sketch: &mut Sketch, most: usize, now_ms: u64) {
-        sketch.turn(now_ms);
-        self.partitions[partition] += sketch.requests();
-        if let Some(since_ms) = sketch.since_ms() {
+    pub fn add_partition(&mut self, partition: usize, ranking: &mut Ranking, most: usize, now_ms: u64) {
+        ranking.turn(now_ms);
+        self.partitions[partition] += ranking.requests();
+        if let Some(since_ms) = ranking.since_ms() {
             self.window_ms = self.window_ms.max(now_ms.saturating_sub(since_ms));
         }
-        let mut keys: Vec<(&[u8], u64)> = sketch.keys().collect();
+        let mut keys: Vec<(&[u8], u64)> = ranking.keys().collect();
         keys.sort_unstable_by(|(key, requests), (other, others)| (others, key).cmp(&(requests, other)));
         keys.truncate(most);
         self.keys.extend(keys.into_iter().map(|(key, requests)| HotKey { key: key.to_vec(), requests }));

@@ -237,7 +237,11 @@ fn write_action(hasher: &mut SipHasher13, action: &Action) {
             write_action(hasher, &Action::Add(*add));
         }
         Action::Slice { .. } => hasher.write_u8(17),
-        Action::Observe { .. } => hasher.write_u8(9),
+        Action::Observe { at_ms: None, .. } => hasher.write_u8(9),
+        Action::Observe { at_ms: Some(at_ms), .. } => {
+            hasher.write_u8(18);
+            hasher.write_u64(*at_ms);
+        }
         Action::Join { .. } => hasher.write_u8(10),
         Action::Replace { expiry, condition, .. } => {
             hasher.write_u8(11);

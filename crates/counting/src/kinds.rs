@@ -1,6 +1,6 @@
 //! The rules for counters that are more than five numbers: uniques, windows, quotas, and amounts set aside.
 //!
-//! [`settle_whole`] is to a [`Whole`] what [`decide`] is to a cell, and calls it for what both have in common. It changes the counter in
+//! [`decide_whole`] is to a [`Whole`] what [`decide`] is to a cell, and calls it for what both have in common. It changes the counter in
 //! place and says by which events, or leaves it alone and says why.
 
 mod groups;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use crate::action::{Acquire, Action, Add, Condition, Ending, Expiry, Set};
 use crate::batch::Reply;
-use crate::body::{Body, Event, Keeping, Kind, Shape, State, read_frame, read_hashes, seen_from};
+use crate::body::{Body, Event, Keeping, Kind, Shape, State, read_frame, read_hashes};
 use crate::bytes::{Bytes, put_bytes, put_varint, put_zigzag};
 use crate::cell::Cell;
 use crate::hold::{HOLDS_MAX, Hold, Holds, Outstanding};
@@ -26,7 +26,7 @@ use crate::told::Told;
 use crate::unique::{Seen, Unique};
 use crate::window::{BucketRefusal, Frame, Zone, usage};
 
-pub use groups::{SettledGroup, WholeItem, settle_group};
+pub use groups::{DecidedGroup, WholeItem, decide_whole_group};
 pub use quotas::keep_for;
 pub(crate) use uniques::split_join;
 pub use uniques::{put_join, seen_by, visitors};
@@ -56,6 +56,8 @@ pub enum Detail {
         limit: i64,
         /// Milliseconds until some of it is free again.
         reset_ms: u64,
+        /// How long its window is, of a calendar the current one; 0 without a window.
+        window_ms: u64,
     },
     /// What was set aside.
     Hold {
@@ -115,7 +117,7 @@ pub struct Ruled<'a> {
 
 /// What was decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settled {
+pub struct Decided {
     /// What becomes of the cell.
     pub change: Change,
     /// What became of the body, as [`Event`]s one behind the other. A cell that is put with another birth, or removed, has left
@@ -123,6 +125,8 @@ pub struct Settled {
     pub events: Vec<u8>,
     /// What the caller is told.
     pub reply: Reply,
+    /// By how much what is set aside has changed, where a trail wants to know.
+    pub held: i64,
 }
 
 /// The counter while it is decided about.
@@ -136,19 +140,21 @@ struct Deciding<'a> {
 }
 
 /// Decides one action on one counter, and changes it.
-pub fn settle_whole(
+pub fn decide_whole(
     whole: &mut Whole,
     asked: Asked<'_>,
     ruled: Ruled<'_>,
     now_ms: u64,
     sequence: u64,
-) -> Settled {
+) -> Decided {
     let live = whole.cell.filter(|cell| cell.is_live(now_ms));
     let body = match live {
         Some(_) => whole.body.take(),
         None => None,
     };
     let mut deciding = Deciding { live, body, events: Vec::new(), ruled, now_ms, sequence };
+    let recut = deciding.recut();
+    let held_before = deciding.held();
     let mut verdict = deciding.decide(asked);
     deciding.note_history(&verdict.change);
     let frame = deciding.keeping().map(|keeping| keeping.frame);
@@ -157,9 +163,14 @@ pub fn settle_whole(
         verdict.reply.refusal.is_none() || events.is_empty() || live.is_none(),
         "what is refused leaves no trace"
     );
-    if !matches!(verdict.change, Change::Put(_)) {
+    match (verdict.change, &recut) {
+        // Time is cut anew with the next change, unless that begins another life.
+        (Change::Put(cell), Some((_, event))) if live.is_some_and(|live| live.birth == cell.birth) => {
+            events.splice(..0, event.iter().copied());
+        }
+        (Change::Put(_), _) => {}
         // What would have been born, or is removed at once.
-        events.clear();
+        _ => events.clear(),
     }
     if let Some(body) = &body {
         verdict.reply.kind = body.kind();
@@ -171,7 +182,7 @@ pub fn settle_whole(
     match verdict.change {
         Change::Keep => {
             if live.is_some() {
-                whole.body = body;
+                whole.body = recut.map(|(before, _)| before).or(body);
             }
         }
         Change::Put(cell) => {
@@ -180,7 +191,9 @@ pub fn settle_whole(
         }
         Change::Remove => *whole = Whole::default(),
     }
-    Settled { change: verdict.change, events, reply: verdict.reply }
+    let held_after = whole.body.as_ref().map_or(0, |body| body.holds.outstanding(now_ms).sum());
+    let held = if ruled.limits.audit_ms > 0 { clamp(held_after - held_before) } else { 0 };
+    Decided { change: verdict.change, events, reply: verdict.reply, held }
 }
 
 /// A counter as it was elsewhere.
@@ -224,7 +237,11 @@ impl Deciding<'_> {
             Action::Set(set) => self.set(set),
             Action::Overwrite(set) => self.overwrite(set),
             Action::Reset(condition) => self.reset(*condition),
-            Action::Observe { .. } => self.observe(&read_hashes(asked.payload)),
+            Action::Observe { at_ms, .. } => match at_ms.map(|at_ms| self.moment(at_ms)) {
+                None => self.observe(&read_hashes(asked.payload), self.now_ms),
+                Some(Ok(at_ms)) => self.observe(&read_hashes(asked.payload), at_ms),
+                Some(Err(verdict)) => verdict,
+            },
             Action::Join { .. } => match Unique::read(split_join(asked.payload).1) {
                 Some(sketch) => self.join(&sketch),
                 None => self.refuse(Refusal::WrongKind),
@@ -296,6 +313,11 @@ impl Deciding<'_> {
         self.body.as_ref().map_or(Outstanding::default(), |body| body.holds.outstanding(self.now_ms))
     }
 
+    /// All that is set aside.
+    fn held(&self) -> i128 {
+        self.outstanding().sum()
+    }
+
     /// The body changes by this, and the log says so.
     fn happens(&mut self, event: Event) {
         event.put(&mut self.events);
@@ -324,14 +346,34 @@ impl Deciding<'_> {
             None => None,
         };
         let policy = self.ruled.policy.filter(|policy| policy.kind == Some(self.kind()));
-        let mut keeping = policy.and_then(|policy| policy.window.as_ref()).or(own).cloned()?;
+        let ruled = policy.and_then(|policy| policy.window.clone());
+        let mut keeping = ruled.or_else(|| own.map(Keeping::alone))?;
         // Somebody may have asked for a longer window than the policy thought of.
         keeping.keep_ms = keeping.keep_ms.max(own.map_or(0, |own| own.keep_ms));
         Some(keeping)
     }
 
+    /// Brings what was counted into the buckets of how time is cut now, where that is another way than before. Returns the body as it
+    /// was, and the event that says so.
+    fn recut(&mut self) -> Option<(Arc<Body>, Vec<u8>)> {
+        let (State::Window(own, _) | State::Visitors(own, _)) = &self.body.as_ref()?.state else {
+            return None;
+        };
+        let frame = self.keeping()?.frame;
+        if own.frame.cuts_like(&frame) {
+            return None;
+        }
+        let before = self.body.clone()?;
+        let latest_ms = self.live?.updated_at_ms;
+        self.happens(Event::Recut { frame: frame.around(latest_ms), latest_ms });
+        Some((before, std::mem::take(&mut self.events)))
+    }
+
     /// An addition of which more is told.
     fn told(&mut self, add: &Add, told: &Told<'_>) -> Verdict {
+        if self.kind() == Kind::Unique {
+            return self.refuse(Refusal::WrongKind);
+        }
         match told.at_ms.map(|at_ms| self.moment(at_ms)) {
             None => self.add(add, &told.dimensions),
             Some(Ok(at_ms)) => self.add_at(add, at_ms, &told.dimensions),
@@ -343,9 +385,8 @@ impl Deciding<'_> {
     /// bucket is newer than the one that time is in.
     fn moment(&self, at_ms: u64) -> Result<u64, Verdict> {
         let keeping = match self.kind() {
-            Kind::Unique => return Err(self.refuse(Refusal::WrongKind)),
             Kind::Sum => None,
-            Kind::Window => self.keeping(),
+            Kind::Unique | Kind::Window => self.keeping(),
         };
         let Some(keeping) = keeping else { return Err(self.refuse(Refusal::Timeless)) };
         let lateness_ms = self.ruled.policy.and_then(|policy| policy.lateness_ms).unwrap_or(u64::MAX);
@@ -390,6 +431,7 @@ impl Deciding<'_> {
             Some(State::Window(_, buckets)) => {
                 buckets.iter(0..u64::MAX).next().map_or(0, |(start_ms, _)| start_ms)
             }
+            Some(State::Visitors(_, visitors)) => visitors.iter().next().map_or(0, |(start_ms, _)| *start_ms),
             _ => 0,
         }
     }
@@ -419,23 +461,37 @@ impl Deciding<'_> {
 
     /// Notes an addition in its bucket and in its roll-ups, or leaves both alone.
     fn tally(&mut self, delta: i64, at_ms: u64, values: Vec<u8>) -> Result<(), Refusal> {
+        let events = self.tallies(delta, values)?;
+        self.count(delta, at_ms)?;
+        events.into_iter().for_each(|event| self.happens(event));
+        Ok(())
+    }
+
+    /// What an addition does to the roll-ups.
+    fn tallies(&self, delta: i64, values: Vec<u8>) -> Result<Vec<Event>, Refusal> {
         let known = self.rollups();
-        let (begin, count) = match self.declared() {
-            None => (known.map(|_| Event::ForgetRollups), None),
-            Some(declared) => {
-                let value = self.live.map_or(0, |cell| cell.value);
-                let is_known = known.is_some_and(|known| known.declared() == declared);
-                let begun = (!is_known).then(|| Rollups::declare(known.cloned(), declared.clone(), value));
-                if let Some(rollups) = begun.as_ref().or(known) {
-                    rollups.check(&values, delta)?;
-                }
-                let begin = begun.map(|_| Event::RollUp { declared: declared.clone(), value });
-                (begin, (delta != 0).then_some(Event::Tally { delta, values }))
+        let Some((policy, declared)) = self.ruled.policy.zip(self.declared()) else {
+            return Ok(known.map(|_| Event::ForgetRollups).into_iter().collect());
+        };
+        let value = self.live.map_or(0, |cell| cell.value);
+        let mut events = Vec::new();
+        // Cells are shared until they change, so a copy costs little.
+        let mut rollups = match known {
+            Some(known) if known.declared() == declared => Cow::Borrowed(known),
+            _ => {
+                events.push(Event::RollUp { declared: declared.clone(), value });
+                Cow::Owned(Rollups::declare(known.cloned(), declared.clone(), value))
             }
         };
-        self.count(delta, at_ms)?;
-        begin.into_iter().chain(count).for_each(|event| self.happens(event));
-        Ok(())
+        if let Some(kept_from) = rollups.due(&policy.rollups_kept, || policy.zone(), self.now_ms) {
+            rollups.to_mut().fold(&kept_from, self.now_ms);
+            events.push(Event::FoldRollups { kept_from });
+        }
+        rollups.check(&values, delta)?;
+        if delta != 0 {
+            events.push(Event::Tally { delta, values });
+        }
+        Ok(events)
     }
 
     /// The value is no sum of what is known any more: all of it belongs to the empty values.
@@ -549,7 +605,10 @@ impl Deciding<'_> {
         let value = match &body.state {
             State::Sum | State::Window(..) => value,
             State::Unique(unique) => to_i64(unique.count()),
-            State::Visitors(_, sketches) => sketches.last().map_or(0, |(_, unique)| to_i64(unique.count())),
+            State::Visitors(own, _) => {
+                let frame = policy.and_then(|policy| policy.window.as_ref()).unwrap_or(own).frame.clone();
+                to_i64(seen_by(&body, Some(&frame), updated_at_ms.min(self.now_ms)).count())
+            }
         };
         let limits = self.ruled.limits;
         let mut verdict = match body.kind() {
@@ -593,15 +652,17 @@ pub fn recall(
             let expires_at_ms = at_ms.saturating_add(*ttl_ms);
             Detail::Hold { number: reply.cell.version, expires_at_ms }
         }
-        Action::Observe { .. } | Action::Join { .. } => match deciding.sketch() {
-            Ok((sketch, _)) => Detail::Seen { is_exact: sketch.is_exact() },
-            Err(_) => return None,
-        },
+        Action::Observe { .. } | Action::Join { .. } => {
+            deciding.recut();
+            Detail::Seen { is_exact: deciding.seen_in_all()?.1 }
+        }
         Action::Acquire(acquire) => {
             let limit = acquire.limit.or(ruled.policy.and_then(|policy| policy.limit))?;
+            deciding.recut();
             let frame = deciding.frame(read_frame(&mut Bytes::new(asked.payload))).ok()?;
             let (used, reset_ms) = deciding.used(frame.as_ref());
-            Detail::Quota { used: clamp(used + deciding.outstanding().up), limit, reset_ms }
+            let window_ms = deciding.window_ms(frame.as_ref());
+            Detail::Quota { used: clamp(used + deciding.outstanding().up), limit, reset_ms, window_ms }
         }
         _ => return None,
     };

@@ -19,6 +19,7 @@
 //! | `session` | producer sessions: sequences and epochs |
 //! | `policy` | limits by key pattern |
 //! | `unique` | counters of distinct items, and Redis's HyperLogLog values |
+//! | `visitors` | distinct items by time |
 //! | `placement` | which nodes hold which partition |
 //! | `slot` | keys to slots to partitions |
 //! | `window` | sums in buckets of time: sliding, fixed and calendar windows |
@@ -30,7 +31,7 @@
 //! | `aggregate` | totals over the counters of a pattern |
 //! | `audit` | the trail of changes that policies have kept |
 //! | `watching` | which counters are watched, and what is noted of their changes |
-//! | `hot`, `sketch` | which counters are asked for most, and how they are found |
+//! | `hot`, `ranking` | which counters are asked for most, and how they are found |
 //! | `service` | the seam: what every deployment offers to every front |
 
 pub mod action;
@@ -47,17 +48,18 @@ pub mod kinds;
 pub mod listing;
 pub mod placement;
 pub mod policy;
+pub mod ranking;
 pub mod refusal;
 pub mod rollup;
 pub mod rules;
 pub mod series;
 pub mod service;
 pub mod session;
-pub mod sketch;
 pub mod slot;
 pub mod told;
 pub mod unique;
 mod varint;
+pub mod visitors;
 pub mod watching;
 pub mod window;
 
@@ -72,17 +74,17 @@ pub use identity::{Identity, IdentityKey, Outcome, Remembered};
 pub use kinds::{Detail, Whole};
 pub use listing::{ListOrder, ListPage, ListPlace, Listed, Listing};
 pub use policy::{Limits, Policies, Policy};
+pub use ranking::Ranking;
 pub use refusal::Refusal;
 pub use rollup::{Slice, Sliced};
 pub use rules::{Change, Verdict, decide, decide_group};
 pub use service::{Counters, Execution, Unavailable};
 pub use session::{Session, SessionVerdict};
-pub use sketch::Sketch;
 pub use told::Told;
 pub use unique::Unique;
 pub use watching::{Changes, Interest};
 
 /// The longest key, in bytes. Long enough for any composed name, short enough that a key never dominates a record.
 pub const KEY_BYTES_MAX: usize = 512;
-/// The longest request id or producer id, in bytes (the limit Stripe and the HTTP header draft settled on).
+/// The longest request id or producer id, in bytes (the limit Stripe and the HTTP header draft decided on).
 pub const ID_BYTES_MAX: usize = 255;

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::body::{Keeping, Kind};
-use crate::rollup::{Declared, Slice};
+use crate::rollup::{CellsKept, Declared, Slice};
 use crate::series::Retention;
 use crate::window::{Frame, Zone};
 
@@ -42,6 +42,8 @@ pub struct Policy {
     pub audit_ms: Option<u64>,
     /// By which dimensions the value is rolled up.
     pub rollups: Option<Declared>,
+    /// How long what is rolled up by time is kept by it.
+    pub rollups_kept: CellsKept,
 }
 
 impl Policy {

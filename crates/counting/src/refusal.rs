@@ -55,11 +55,13 @@ pub enum Refusal {
     UndeclaredDimension = 23,
     /// The counter has as many cells of roll-ups as it can have.
     TooManyCells = 24,
+    /// Who leads the counter's partition has too much to do; nothing was changed.
+    Overloaded = 25,
 }
 
 impl Refusal {
     /// Every refusal, for tables and tests.
-    pub const ALL: [Refusal; 24] = [
+    pub const ALL: [Refusal; 25] = [
         Refusal::Overflow,
         Refusal::BelowFloor,
         Refusal::AboveCeiling,
@@ -84,6 +86,7 @@ impl Refusal {
         Refusal::Timeless,
         Refusal::UndeclaredDimension,
         Refusal::TooManyCells,
+        Refusal::Overloaded,
     ];
 
     /// The stored number.
@@ -123,6 +126,7 @@ impl Refusal {
             Refusal::Timeless => "no-window",
             Refusal::UndeclaredDimension => "undeclared-dimension",
             Refusal::TooManyCells => "too-many-cells",
+            Refusal::Overloaded => "overloaded",
         }
     }
 
@@ -154,7 +158,8 @@ impl Refusal {
             | Refusal::OutOfTime
             | Refusal::Timeless
             | Refusal::UndeclaredDimension
-            | Refusal::TooManyCells => false,
+            | Refusal::TooManyCells
+            | Refusal::Overloaded => false,
         }
     }
 }

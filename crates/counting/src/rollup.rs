@@ -6,9 +6,13 @@
 //! is in the cell of empty values, which a reader of a counter that has no cells yet takes for granted: so no counter need be changed when
 //! a policy is. [`Slice`] is what a reader asks for.
 //!
+//! Cells by time would grow without end. Where a policy says how long they are kept ([`CellsKept`]), older ones are folded: what they counted goes to
+//! the cell that has the empty value for that time, and the same values else, so the parts still add up to the whole. That is done
+//! by the first addition in a minute, hour or day, whichever is the shortest that is kept for some time; nobody walks over counters for it.
+//!
 //! ```text
 //! declared := names:v name*  rollups:v (names:v place:1*)*
-//! rollups  := declared (cells:v (values sum:z)*)*        for each roll-up; cells in the order of the bytes of their values
+//! rollups  := declared folded_at_ms:v (cells:v (values sum:z)*)*     for each roll-up; cells in the order of the bytes of their values
 //! values   := value*                                     for each name of the roll-up
 //! name, value := length:v bytes
 //! ```
@@ -39,12 +43,67 @@ pub const CELL_BYTES_MAX: usize = 8 << 20;
 pub const GROUPS_MAX: usize = 1_000;
 /// Names that have their value from the time of an addition, where it does not say it.
 pub const TIMES: [&str; 6] = ["minute", "hour", "day", "week", "month", "year"];
+/// The shortest time for which one of them is the same, in the same order; longer ones are looked after once a day.
+const STEPS_MS: [u64; 6] = [60_000, 3_600_000, DAY_MS, DAY_MS, DAY_MS, DAY_MS];
+const DAY_MS: u64 = 86_400_000;
 /// The longest value that time gives, `2026-02-23T10:05`, as long as years have four digits; with room for those that have more.
 const TIME_BYTES_MAX: usize = 32;
 /// Cells that are copied at once when one of them changes while somebody looks at them.
 const CHUNK_CELLS: usize = 256;
 /// What a cell takes in memory beside its values, roughly.
 const CELL_BYTES: usize = 48;
+
+/// How long cells by time are kept, for each of [`TIMES`]; 0 is for ever.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CellsKept([u64; TIMES.len()]);
+
+impl CellsKept {
+    /// From names and milliseconds, or what is wrong with them.
+    pub fn new<'n>(kept: impl IntoIterator<Item = (&'n str, u64)>) -> Result<CellsKept, String> {
+        let mut all = CellsKept::default();
+        for (name, ms) in kept {
+            let place = TIMES.iter().position(|time| *time == name).ok_or_else(|| {
+                format!("{name:?} does not come from the time of an addition; {} do", TIMES.join(", "))
+            })?;
+            if ms < STEPS_MS[place] {
+                return Err(format!("a cell by {name} is kept for at least {} ms", STEPS_MS[place]));
+            }
+            all.0[place] = ms;
+        }
+        Ok(all)
+    }
+
+    /// The milliseconds of each, 0 for ever, as they are stored.
+    pub fn to_ms(&self) -> [u64; TIMES.len()] {
+        self.0
+    }
+
+    /// From what is stored.
+    pub fn from_ms(kept: [u64; TIMES.len()]) -> CellsKept {
+        CellsKept(kept)
+    }
+
+    /// Whether everything is kept for ever.
+    pub fn is_for_ever(&self) -> bool {
+        *self == CellsKept::default()
+    }
+
+    /// How long those of a name are kept, where that is not for ever.
+    pub fn of(&self, name: &str) -> Option<u64> {
+        let place = TIMES.iter().position(|time| *time == name)?;
+        Some(self.0[place]).filter(|ms| *ms > 0)
+    }
+
+    /// Names and milliseconds of those that are not kept for ever.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        TIMES.into_iter().zip(self.0).filter(|(_, ms)| *ms > 0)
+    }
+
+    /// How often there is something to fold.
+    fn step_ms(&self) -> Option<u64> {
+        STEPS_MS.into_iter().zip(self.0).filter(|(_, ms)| *ms > 0).map(|(step_ms, _)| step_ms).min()
+    }
+}
 
 /// Roll-ups as a policy declares them. Names are in the order of the alphabet, and roll-ups with fewer of them come first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,7 +160,19 @@ impl Declared {
     pub fn event_bytes_max(&self) -> usize {
         let mut declared = Vec::new();
         self.put(&mut declared);
-        (1 + declared.len() + 10) + (1 + 10 + 10 + 2 * self.0.names.len() + TIMES.len() * TIME_BYTES_MAX)
+        let values = 10 + 2 * self.0.names.len() + TIMES.len() * TIME_BYTES_MAX;
+        (1 + declared.len() + 10) + (1 + 10 + values) + (1 + 10 + values)
+    }
+
+    /// For every name the value from which on cells are kept; empty where that is not so.
+    fn kept_from(&self, kept: &CellsKept, zone: impl Fn() -> Zone, now_ms: u64) -> Vec<u8> {
+        let mut values = Vec::new();
+        for name in &self.0.names {
+            let from_ms = kept.of(name).map(|keep_ms| now_ms.saturating_sub(keep_ms));
+            let value = from_ms.and_then(|from_ms| zone().name_of(name, from_ms));
+            put_bytes(&mut values, value.unwrap_or_default().as_bytes());
+        }
+        values
     }
 
     fn names_at(&self, places: &[u8]) -> Vec<&str> {
@@ -288,6 +359,44 @@ impl Cells {
     }
 }
 
+impl Cells {
+    /// What is older than these values, one for each name, goes to the cell with empty values in their place. A sum that would not fit
+    /// stays where it is.
+    fn fold(&mut self, kept_from: &[&[u8]]) -> Option<()> {
+        let is_kept_whole = |from: &&[u8]| **from == [0];
+        if kept_from.iter().all(is_kept_whole) {
+            return Some(());
+        }
+        // Cells lie in the order of their first value: where that is the time, behind the first that is kept are no older ones.
+        let is_by_time = kept_from[1..].iter().all(is_kept_whole);
+        let texts_from =
+            kept_from.iter().map(|from| texts(from)?.first().copied()).collect::<Option<Vec<&str>>>()?;
+        let mut folded: Vec<(Vec<u8>, Vec<u8>, i64)> = Vec::new();
+        for (values, sum) in self.iter() {
+            if is_by_time && values >= kept_from[0] {
+                break;
+            }
+            let mut after = Vec::with_capacity(values.len());
+            for ((value, text), from) in pieces(values)?.into_iter().zip(texts(values)?).zip(&texts_from) {
+                // Times sort as they come.
+                let is_old = !text.is_empty() && text < *from;
+                after.extend_from_slice(if is_old { &[0] } else { value });
+            }
+            if after != values {
+                folded.push((values.to_vec(), after, sum));
+            }
+        }
+        for (before, after, sum) in folded {
+            let fits = self.get(&after).unwrap_or(0).checked_add(sum).is_some();
+            if let (true, Some(back)) = (fits, sum.checked_neg()) {
+                self.add(&after, sum)?;
+                self.add(&before, back)?;
+            }
+        }
+        Some(())
+    }
+}
+
 enum Grown {
     Not,
     ByOne,
@@ -300,6 +409,8 @@ pub struct Rollups {
     declared: Declared,
     /// Of each roll-up.
     cells: Vec<Cells>,
+    /// When old cells were last looked for.
+    folded_at_ms: u64,
     /// How many cells there are in all.
     count: usize,
     /// The bytes of their values.
@@ -309,7 +420,9 @@ pub struct Rollups {
 impl Rollups {
     /// Those that are declared now, with the cells there are; `value` is what was counted before, which is all that a new one knows.
     pub fn declare(before: Option<Rollups>, declared: Declared, value: i64) -> Rollups {
-        let mut rollups = Rollups { declared: declared.clone(), cells: Vec::new(), count: 0, bytes: 0 };
+        let folded_at_ms = before.as_ref().map_or(0, |before| before.folded_at_ms);
+        let mut rollups =
+            Rollups { declared: declared.clone(), cells: Vec::new(), folded_at_ms, count: 0, bytes: 0 };
         for names in declared.rollups() {
             let cells = match before.as_ref().and_then(|before| before.cells_of(&names)) {
                 Some(cells) => cells.clone(),
@@ -405,6 +518,27 @@ impl Rollups {
         Some(())
     }
 
+    /// For every name the value from which on cells are kept, if it is time to fold older ones.
+    pub fn due(&self, kept: &CellsKept, zone: impl Fn() -> Zone, now_ms: u64) -> Option<Vec<u8>> {
+        let step_ms = kept.step_ms()?;
+        (now_ms / step_ms != self.folded_at_ms / step_ms).then(|| self.declared.kept_from(kept, zone, now_ms))
+    }
+
+    /// Folds what is older than these values: one for each name, empty where everything is kept.
+    pub fn fold(&mut self, kept_from: &[u8], now_ms: u64) -> Option<()> {
+        let kept_from = pieces(kept_from)?;
+        self.folded_at_ms = now_ms;
+        for (places, cells) in self.declared.0.rollups.iter().zip(&mut self.cells) {
+            let kept_from: Vec<&[u8]> = places
+                .iter()
+                .map(|place| kept_from.get(usize::from(*place)).copied())
+                .collect::<Option<_>>()?;
+            cells.fold(&kept_from)?;
+        }
+        self.measure();
+        Some(())
+    }
+
     /// What they cost, roughly.
     pub fn memory_bytes(&self) -> usize {
         size_of::<Rollups>() + self.count * CELL_BYTES + self.bytes
@@ -413,6 +547,7 @@ impl Rollups {
     /// Appends them.
     pub fn put(&self, out: &mut Vec<u8>) {
         self.declared.put(out);
+        put_varint(out, self.folded_at_ms);
         for cells in &self.cells {
             put_varint(out, cells.iter().count() as u64);
             for (values, sum) in cells.iter() {
@@ -425,6 +560,7 @@ impl Rollups {
     /// From all that is left of the bytes.
     pub fn read(bytes: &mut Bytes<'_>) -> Option<Rollups> {
         let declared = Declared::read(bytes)?;
+        let folded_at_ms = bytes.varint()?;
         let mut all = Vec::new();
         for places in &declared.0.rollups {
             let mut cells: Vec<(Box<[u8]>, i64)> = Vec::new();
@@ -442,7 +578,7 @@ impl Rollups {
             }
             all.push(Cells(cells.chunks(CHUNK_CELLS).map(|chunk| Arc::new(chunk.to_vec())).collect()));
         }
-        let mut rollups = Rollups { declared, cells: all, count: 0, bytes: 0 };
+        let mut rollups = Rollups { declared, cells: all, folded_at_ms, count: 0, bytes: 0 };
         rollups.measure();
         bytes.is_empty().then_some(rollups)
     }

@@ -14,11 +14,13 @@
 
 mod buckets;
 mod calendar;
+mod recut;
 
 use std::ops::Range;
 
 pub use buckets::{BUCKETS_MAX, BucketRefusal, Buckets};
 pub use calendar::{OFFSETS_MAX, Unit, ZONE_NAME_BYTES_MAX, Zone};
+pub use recut::Recut;
 
 /// How time is cut. Times are UTC milliseconds since 1970.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,6 +75,31 @@ impl Frame {
                 Some("a month begins on a day from 1 to 31")
             }
             _ => None,
+        }
+    }
+
+    /// Whether both cut time at the same places. Zones of the same name are the same: a counter does not keep their offsets.
+    pub fn cuts_like(&self, other: &Frame) -> bool {
+        match (self, other) {
+            (
+                Frame::Calendar { unit, anchor, zone },
+                Frame::Calendar { unit: unit_too, anchor: anchor_too, zone: zone_too },
+            ) => (unit, anchor, zone.name()) == (unit_too, anchor_too, zone_too.name()),
+            (Frame::Calendar { .. }, _) | (_, Frame::Calendar { .. }) => false,
+            (
+                Frame::Sliding { bucket_ms: length_ms, .. } | Frame::Fixed { span_ms: length_ms },
+                Frame::Sliding { bucket_ms: length_too, .. } | Frame::Fixed { span_ms: length_too },
+            ) => length_ms == length_too,
+        }
+    }
+
+    /// The same with a zone that tells what its clocks show around `at_ms`, in the years before, and no more.
+    pub fn around(&self, at_ms: u64) -> Frame {
+        match self {
+            Frame::Calendar { unit, anchor, zone } => {
+                Frame::Calendar { unit: *unit, anchor: *anchor, zone: zone.around(at_ms) }
+            }
+            other => other.clone(),
         }
     }
 

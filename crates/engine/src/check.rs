@@ -26,6 +26,8 @@ pub struct CheckReport {
     pub request_ids: u64,
     /// Producer sessions.
     pub producers: u64,
+    /// Rows of trails.
+    pub trail_rows: u64,
     /// Where sums or numbers do not agree with the ledger, in words. Empty when all is well.
     pub problems: Vec<String>,
 }
@@ -136,6 +138,9 @@ impl Engine {
                 "partition {index}: roll-ups of {uneven} counters do not add up to their values"
             ));
         }
+        let trail = self.verify_trail(&held)?;
+        report.trail_rows += trail.rows;
+        report.problems.extend(trail.problem.map(|problem| format!("partition {index}: {problem}")));
         let (recent, on_disk) = held.ids.counts();
         report.sum += sum;
         report.counters += count;

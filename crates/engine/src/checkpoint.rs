@@ -359,17 +359,17 @@ fn by_slice(ids: &Recent, window_ms: u64) -> BTreeMap<Slice, Vec<ByBucket>> {
     slices
 }
 
-/// The rows of a run, in order: its ids in buckets, and its tags.
+/// The rows of a run, in order: its ids in bins, and its tags.
 fn run_rows(partition: u16, run: Run, ids: &Recent, places: &mut [ByBucket]) -> Result<Rows, ColdError> {
-    // Buckets are the first bits of the identity, so this is the order of buckets too, and within one of time.
+    // Bins are the first bits of the identity, so this is the order of bins too, and within one of time.
     places.sort_unstable();
-    let mut rows = Rows::with_capacity((1 << run.bucket_bits) + 1, places.len() * ID_BYTES);
+    let mut rows = Rows::with_capacity((1 << run.bin_bits) + 1, places.len() * ID_BYTES);
     let mut tags = Vec::with_capacity(places.len());
     let mut value = Vec::new();
     let mut ahead = places.iter().skip(LOOK_AHEAD);
-    for bucket in places.chunk_by(|a, b| run.bucket_of(*a) == run.bucket_of(*b)) {
+    for bin in places.chunk_by(|a, b| run.bin_of(*a) == run.bin_of(*b)) {
         value.clear();
-        for place in bucket {
+        for place in bin {
             if let Some(later) = ahead.next() {
                 ids.prefetch_at(*later as u32);
             }
@@ -377,12 +377,12 @@ fn run_rows(partition: u16, run: Run, ids: &Recent, places: &mut [ByBucket]) -> 
             value.extend_from_slice(stored.0);
             tags.push(tag(stored.identity()));
         }
-        rows.push(&rows::bucket_key(partition, run.number, run.bucket_of(bucket[0])), Some(&value))?;
+        rows.push(&rows::bin_key(partition, run.number, run.bin_of(bin[0])), Some(&value))?;
     }
     // In the order in which they lie in memory: taking them over again at the next start is one walk.
     tags.sort_unstable();
     let mut description = Vec::with_capacity(1 + tags.len() * 4);
-    description.push(run.bucket_bits as u8);
+    description.push(run.bin_bits as u8);
     tags.iter().for_each(|tag| description.extend_from_slice(&tag.to_le_bytes()));
     rows.push(&rows::run_key(partition, run.number), Some(&description))?;
     Ok(rows)

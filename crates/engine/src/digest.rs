@@ -102,26 +102,29 @@ impl Engine {
         held.ids.for_each_recent(&mut add);
         for (slice, run) in held.ids.runs() {
             let space = slice.space();
-            let from = rows::bucket_key(held.index, run.number, 0);
+            let from = rows::bin_key(held.index, run.number, 0);
             let to = rows::run_key(held.index, run.number);
             let mut malformed = Ok(());
-            self.cold.scan(&space, Bound::Included(&from), Bound::Excluded(&to), &mut |_, bucket| {
-                match read_bucket(bucket, &mut add) {
+            self.cold.scan(
+                &space,
+                Bound::Included(&from),
+                Bound::Excluded(&to),
+                &mut |_, bin| match read_bin(bin, &mut add) {
                     Ok(()) => ControlFlow::Continue(()),
                     Err(error) => {
                         malformed = Err(damaged(&space, error));
                         ControlFlow::Break(())
                     }
-                }
-            })?;
+                },
+            )?;
             malformed?;
         }
         Ok(ids)
     }
 }
 
-fn read_bucket(bucket: &[u8], add: &mut impl FnMut(Remembered)) -> Result<(), Malformed> {
-    let mut reader = Reader::new(bucket);
+fn read_bin(bin: &[u8], add: &mut impl FnMut(Remembered)) -> Result<(), Malformed> {
+    let mut reader = Reader::new(bin);
     while !reader.is_empty() {
         let identity = Identity::from_le_bytes(reader.array()?);
         add(reader.remembered_value(identity)?);

@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
 use quipu_counting::identity::{fingerprint, group_fingerprint, request_fingerprint};
-use quipu_counting::kinds::{Asked, Ruled, WholeItem, recall, settle_group, settle_whole};
+use quipu_counting::kinds::{Asked, Ruled, WholeItem, decide_whole, decide_whole_group, recall};
 use quipu_counting::rules::GroupItem;
 use quipu_counting::session::{SESSIONS_PER_PARTITION_MAX, admit};
 use quipu_counting::slot::{partition, slot};
@@ -568,18 +568,19 @@ impl Run<'_, '_> {
         }
         let mut whole = Whole { cell: before, body: held.bodies.lend(key) };
         let asked = Asked { action, payload: batch.payload(index) };
-        let settled = settle_whole(&mut whole, asked, ruled, held.time_ms, held.sequence + 1);
-        held.change_whole(place.hash, key, (found, before), &settled, whole.body);
+        let decided = decide_whole(&mut whole, asked, ruled, held.time_ms, held.sequence + 1);
+        held.change_whole(place.hash, key, (found, before), &decided, whole.body);
         if ruled.limits.audit_ms > 0 {
-            held.trace_change(key, ruled.limits.audit_ms, before, &settled.change, told(batch, index));
+            let told = Told { held: decided.held, ..told(batch, index) };
+            held.trace_change(key, ruled.limits.audit_ms, before, &decided.change, told);
         }
         if let (false, Some(number)) = (action.is_write(), found) {
             held.mark_used(number);
         }
         if place.identity != 0 {
-            held.remember_reply(place.identity, fingerprint, &settled.reply, false);
+            held.remember_reply(place.identity, fingerprint, &decided.reply, false);
         }
-        settled.reply
+        decided.reply
     }
 
     /// What a request is told that was decided before.
@@ -694,6 +695,7 @@ fn told(batch: &Batch, index: usize) -> Told<'_> {
         reason,
         request_id: request.id.map(|id| batch.bytes(id.span)),
         by: batch.origin(index).map(|origin| &**origin),
+        held: 0,
     }
 }
 

@@ -3,11 +3,13 @@
 use std::sync::atomic::Ordering;
 
 use crate::engine::Engine;
+use crate::trail::SPACE_PREFIX;
 
 /// All facts. Cheap enough for every scrape: one short lock per partition.
 pub fn facts(engine: &Engine) -> Vec<(&'static str, u64)> {
     let (mut counters, mut hot, mut memory, mut evicted, mut ids, mut id_tags, mut producers) =
         (0, 0, 0, 0, 0, 0, 0);
+    let (mut audit_rows_recent, mut audit_bytes_recent) = (0, 0);
     for partition in &engine.partitions {
         let held = partition.lock();
         let (whole, tags) = held.ids.counts();
@@ -18,8 +20,11 @@ pub fn facts(engine: &Engine) -> Vec<(&'static str, u64)> {
         ids += whole as u64;
         id_tags += tags as u64;
         producers += held.sessions.len() as u64;
+        audit_rows_recent += held.trail.len() as u64;
+        audit_bytes_recent += held.trail.bytes() as u64;
     }
     let cold = engine.cold.stats();
+    let (audit_rows, audit_disk_bytes) = engine.cold.sizes(SPACE_PREFIX);
     let counts = &engine.counts;
     let (waiting, refused_full, refused_late) = engine.pool.get().map_or((0, 0, 0), |pool| {
         (pool.requests() as u64, pool.refused().full.get(), pool.refused().late.get())
@@ -34,6 +39,10 @@ pub fn facts(engine: &Engine) -> Vec<(&'static str, u64)> {
         ("request_ids_recent", ids),
         ("request_ids_on_disk", id_tags),
         ("producers", producers),
+        ("audit_rows_recent", audit_rows_recent),
+        ("audit_bytes_recent", audit_bytes_recent),
+        ("audit_rows_on_disk", audit_rows),
+        ("audit_bytes_on_disk", audit_disk_bytes),
         ("policies", engine.partitions[0].lock().policies.len() as u64),
         ("partitions", engine.partitions.len() as u64),
         ("log_end", engine.log.end()),

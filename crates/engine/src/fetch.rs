@@ -131,9 +131,9 @@ fn read_id(
 ) -> Result<Option<Remembered>, ColdError> {
     for (slice, run) in runs {
         let space = slice.space();
-        let row = rows::bucket_key(partition, run.number, run.bucket(identity));
-        if let Some(bucket) = cold.get(&space, &row)? {
-            let found = find_in_bucket(&bucket, identity);
+        let row = rows::bin_key(partition, run.number, run.bin(identity));
+        if let Some(bin) = cold.get(&space, &row)? {
+            let found = find_in_bin(&bin, identity);
             let found = found
                 .map_err(|error| ColdError::Damaged(format!("request ids in space {space}: {error}")))?;
             if found.is_some() {
@@ -144,8 +144,8 @@ fn read_id(
     Ok(None)
 }
 
-fn find_in_bucket(bucket: &[u8], identity: Identity) -> Result<Option<Remembered>, Malformed> {
-    let mut reader = Reader::new(bucket);
+fn find_in_bin(bin: &[u8], identity: Identity) -> Result<Option<Remembered>, Malformed> {
+    let mut reader = Reader::new(bin);
     let mut found = None;
     while !reader.is_empty() {
         let stored = Identity::from_le_bytes(reader.array()?);

@@ -1,4 +1,4 @@
-//! Which counters are asked for most. Every partition has a sketch of its own, under its lock; nothing depends on it.
+//! Which counters are asked for most. Every partition has a ranking of its own, under its lock; nothing depends on it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -5,7 +5,7 @@
 //! memory, which says "certainly not" or "look on disk". Of n tags in a partition, a new id meets one by
 //! chance n times in 2^32.
 //!
-//! Every checkpoint writes its ids as one *run*: buckets of about 64 ids, chosen by the first bits of the
+//! Every checkpoint writes its ids as one *run*: bins of about 64 ids, chosen by the first bits of the
 //! identity, one row each. A row per id would cost the cold store more than all the rest of a request.
 
 use std::sync::Arc;
@@ -78,30 +78,30 @@ pub struct Run {
     /// Its name, beside the partition's, above those of earlier ones: where in the log the checkpoint's cut is, or, where
     /// the log is another on every node, the sequence.
     pub number: u64,
-    /// There are 2 to the power of this many buckets.
-    pub bucket_bits: u32,
+    /// There are 2 to the power of this many bins.
+    pub bin_bits: u32,
 }
 
-/// Buckets are numbered by up to so many bits.
-pub const BUCKET_BITS_MAX: u32 = 24;
-/// Ids in a bucket, on average: a few KiB, so that a row is worth its overhead and quick to search.
-const IDS_PER_BUCKET: usize = 64;
+/// Bins are numbered by up to so many bits.
+pub const BIN_BITS_MAX: u32 = 24;
+/// Ids in a bin, on average: a few KiB, so that a row is worth its overhead and quick to search.
+const IDS_PER_BIN: usize = 64;
 
 impl Run {
     /// The shape of a run of so many ids.
     pub fn of(number: u64, ids: usize) -> Run {
-        let buckets = (ids / IDS_PER_BUCKET).max(1).next_power_of_two();
-        Run { number, bucket_bits: buckets.trailing_zeros().min(BUCKET_BITS_MAX) }
+        let bins = (ids / IDS_PER_BIN).max(1).next_power_of_two();
+        Run { number, bin_bits: bins.trailing_zeros().min(BIN_BITS_MAX) }
     }
 
-    /// The bucket of an identity.
-    pub fn bucket(&self, identity: Identity) -> u32 {
-        self.bucket_of((identity >> 64) as u64)
+    /// The bin of an identity.
+    pub fn bin(&self, identity: Identity) -> u32 {
+        self.bin_of((identity >> 64) as u64)
     }
 
-    /// The bucket of the identities whose first 32 bits are those of `first`.
-    pub fn bucket_of(&self, first: u64) -> u32 {
-        (first >> 32 >> (32 - self.bucket_bits)) as u32
+    /// The bin of the identities whose first 32 bits are those of `first`.
+    pub fn bin_of(&self, first: u64) -> u32 {
+        (first >> 32 >> (32 - self.bin_bits)) as u32
     }
 }
 
@@ -363,13 +363,12 @@ mod tests {
     }
 
     #[test]
-    fn buckets_are_even_and_within_range() {
-        for (ids, bits) in [(0, 0), (1, 0), (64, 0), (128, 1), (10_000, 8), (usize::MAX / 2, BUCKET_BITS_MAX)]
-        {
+    fn bins_are_even_and_within_range() {
+        for (ids, bits) in [(0, 0), (1, 0), (64, 0), (128, 1), (10_000, 8), (usize::MAX / 2, BIN_BITS_MAX)] {
             let run = Run::of(1, ids);
-            assert_eq!(run.bucket_bits, bits, "{ids}");
-            assert_eq!(run.bucket(0), 0);
-            assert_eq!(run.bucket(u128::MAX), (1u64 << bits) as u32 - 1, "{ids}");
+            assert_eq!(run.bin_bits, bits, "{ids}");
+            assert_eq!(run.bin(0), 0);
+            assert_eq!(run.bin(u128::MAX), (1u64 << bits) as u32 - 1, "{ids}");
         }
     }
 

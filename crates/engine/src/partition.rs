@@ -8,9 +8,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use quipu_counting::kinds::Settled;
+use quipu_counting::kinds::Decided;
 use quipu_counting::{
-    Body, Cell, Change, Identity, Limits, NEVER, Policies, Remembered, Session, Sketch, Whole,
+    Body, Cell, Change, Identity, Limits, NEVER, Policies, Ranking, Remembered, Session, Whole,
 };
 use quipu_wire::entry;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -87,7 +87,7 @@ pub struct Partition {
     /// What is noted of changes, for each who watches.
     pub watches: Vec<Watch>,
     /// Which counters are asked for most. Nothing depends on it, and nobody keeps it.
-    pub hot: Sketch,
+    pub hot: Ranking,
     evictions: Box<[u32; EVICTION_GROUPS]>,
     /// Which of the two dirty flags is the current one.
     odd: bool,
@@ -152,7 +152,7 @@ impl Partition {
             effects: Vec::new(),
             cut: CutPhase::None,
             watches: Vec::new(),
-            hot: Sketch::new(hash_seed as u32 ^ u32::from(index)),
+            hot: Ranking::new(hash_seed as u32 ^ u32::from(index)),
             evictions: Box::new([0; EVICTION_GROUPS]),
             odd: false,
             log_epoch: 1,
@@ -229,24 +229,24 @@ impl Partition {
         hash: u32,
         key: &[u8],
         (found, before): (Option<RecordNumber>, Option<Cell>),
-        settled: &Settled,
+        decided: &Decided,
         body: Option<Arc<Body>>,
     ) {
-        let cell = match settled.change {
-            Change::Put(cell) if !settled.events.is_empty() => cell,
+        let cell = match decided.change {
+            Change::Put(cell) if !decided.events.is_empty() => cell,
             _ => {
                 // What it was lent comes back, unless it is left behind at once.
                 if let Some(body) = body {
                     self.bodies.put(key, body);
                 }
-                self.change_under(hash, key, found, before, &settled.change, None);
+                self.change_under(hash, key, found, before, &decided.change, None);
                 return;
             }
         };
         self.sequence += 1;
         let number = found.unwrap_or_else(|| self.table.insert(hash, key, None, Flags::NONE));
         self.touch(hash, number, key, before);
-        entry::put_whole(&mut self.effects, number, &cell, &settled.events);
+        entry::put_whole(&mut self.effects, number, &cell, &decided.events);
         self.account(hash, before, Some(cell));
         let number = self.table.set_cell(hash, number, Some(cell));
         self.set_body(number, key, body);

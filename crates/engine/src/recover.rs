@@ -12,7 +12,7 @@ use quipu_store::{Disk, Durability, LOG_START, Log, LogError, LogOptions, Visit}
 use quipu_wire::entry::{self, Effect, Malformed, Reader, Section, sections};
 
 use crate::folder::Folder;
-use crate::ids::{BUCKET_BITS_MAX, Run, Slice};
+use crate::ids::{BIN_BITS_MAX, Run, Slice};
 use crate::options::{OpenError, Options};
 use crate::partition::Partition;
 use crate::replay::{At, Queue, ReplayError, Step};
@@ -318,8 +318,8 @@ pub fn load_ids(
             }
             let described = cold.get(&space, &rows::run_key(index, number))?.unwrap_or_default();
             match described.split_first() {
-                Some((bits, tags)) if u32::from(*bits) <= BUCKET_BITS_MAX => {
-                    let run = Run { number, bucket_bits: u32::from(*bits) };
+                Some((bits, tags)) if u32::from(*bits) <= BIN_BITS_MAX => {
+                    let run = Run { number, bin_bits: u32::from(*bits) };
                     add(index, slice, run, tags.as_chunks().0);
                 }
                 _ => return Err(ColdError::Damaged(format!("a run of request ids in space {space}"))),

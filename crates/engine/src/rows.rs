@@ -9,8 +9,8 @@
 //!   'R'                             -> mark                           where replicated
 //!   'S' producer                    -> session
 //! space ids-<start ms 13>-<end ms 13>       request ids of one slice of time, a run per checkpoint
-//!   number:8be partition:2be 0x00 bucket:4be -> remembered*
-//!   number:8be partition:2be 0x01            -> bucket bits:1, then tags, 4 bytes each, little-endian
+//!   number:8be partition:2be 0x00 bin:4be -> remembered*
+//!   number:8be partition:2be 0x01            -> bin bits:1, then tags, 4 bytes each, little-endian
 //! space audit-<start ms 13>-<end ms 13>-<keep ms>     trails, of one slice of time and one time of keeping
 //!   partition:2be length:2be key (all ones - number):8be -> change     a counter's newest first; no key: of every counter
 //! cut := format:1 sequence:v time_ms:v offset:v count:v ledger:16
@@ -137,14 +137,14 @@ fn run_prefix(partition: u16, number: u64, kind: u8) -> Vec<u8> {
     row
 }
 
-/// The row of one bucket of a run.
-pub fn bucket_key(partition: u16, number: u64, bucket: u32) -> Vec<u8> {
+/// The row of one bin of a run.
+pub fn bin_key(partition: u16, number: u64, bin: u32) -> Vec<u8> {
     let mut row = run_prefix(partition, number, 0);
-    row.extend_from_slice(&bucket.to_be_bytes());
+    row.extend_from_slice(&bin.to_be_bytes());
     row
 }
 
-/// The row that describes a run: behind its buckets, because it is known when they are written.
+/// The row that describes a run: behind its bins, because it is known when they are written.
 pub fn run_key(partition: u16, number: u64) -> Vec<u8> {
     run_prefix(partition, number, 1)
 }
@@ -169,6 +169,14 @@ pub fn audit_key(partition: u16, key: &[u8], number: u64) -> Vec<u8> {
     row.extend_from_slice(key);
     row.extend_from_slice(&(!number).to_be_bytes());
     row
+}
+
+/// The counter of such a row.
+pub fn audit_trail(row: &[u8]) -> Option<&[u8]> {
+    let (length, rest) = row.get(2..)?.split_first_chunk::<2>()?;
+    rest.split_last_chunk::<8>()
+        .map(|(key, _)| key)
+        .filter(|key| key.len() == usize::from(u16::from_be_bytes(*length)))
 }
 
 /// The number of such a row.

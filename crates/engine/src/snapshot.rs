@@ -83,7 +83,7 @@ impl Engine {
                 if of != partition || number > sequence {
                     continue;
                 }
-                let (from, to) = (rows::bucket_key(of, number, 0), rows::after_run(of, number));
+                let (from, to) = (rows::bin_key(of, number, 0), rows::after_run(of, number));
                 self.copy_rows(&space, (Bound::Included(&from), Bound::Excluded(&to)), out, |_, _| {
                     let mut head = vec![2];
                     put_varint(&mut head, slice.start_ms);

@@ -28,6 +28,8 @@ use crate::table::RecordNumber;
 
 /// About what a row takes in memory beside its bytes.
 const ROW_BYTES: usize = 96;
+/// How the names of their spaces begin.
+pub const SPACE_PREFIX: &str = "audit-";
 /// The trail that belongs to that of every counter.
 const EVERY_KEY: &[u8] = b"";
 
@@ -48,12 +50,12 @@ impl Shelf {
 
     /// Its space in the cold store.
     pub fn space(&self) -> String {
-        format!("audit-{:013}-{:013}-{}", self.slice.start_ms, self.slice.end_ms, self.keep_ms)
+        format!("{SPACE_PREFIX}{:013}-{:013}-{}", self.slice.start_ms, self.slice.end_ms, self.keep_ms)
     }
 
     /// The shelf of a space.
     pub fn from_space(space: &str) -> Option<Shelf> {
-        let mut numbers = space.strip_prefix("audit-")?.split('-').map(|number| number.parse().ok());
+        let mut numbers = space.strip_prefix(SPACE_PREFIX)?.split('-').map(|number| number.parse().ok());
         let mut next = || numbers.next().flatten();
         Some(Shelf { slice: Slice { start_ms: next()?, end_ms: next()? }, keep_ms: next()? })
     }
@@ -78,6 +80,7 @@ struct Noted {
 #[derive(Clone, Debug, Default)]
 pub struct Notes {
     by_key: HashMap<Vec<u8>, Vec<Noted>>,
+    rows: usize,
     bytes: usize,
 }
 
@@ -92,6 +95,7 @@ pub struct Trail {
 
 impl Notes {
     fn add(&mut self, key: &[u8], noted: Noted) {
+        self.rows += 1;
         self.bytes += ROW_BYTES + noted.change.len();
         if let Some(known) = self.by_key.get_mut(key) {
             return known.push(noted);
@@ -146,6 +150,11 @@ impl Trail {
         self.recent = whole;
     }
 
+    /// How many rows wait for a checkpoint.
+    pub fn len(&self) -> usize {
+        self.recent.rows + self.cutting.rows
+    }
+
     /// Bytes that the next checkpoint frees.
     pub fn bytes(&self) -> usize {
         self.recent.bytes + self.cutting.bytes
@@ -163,12 +172,14 @@ pub struct Told<'a> {
     pub request_id: Option<&'a [u8]>,
     /// By whom.
     pub by: Option<&'a Origin>,
+    /// By how much what is set aside has changed.
+    pub held: i64,
 }
 
 impl Told<'_> {
     /// What nobody asked for.
     pub fn by_nobody(deed: Deed) -> Told<'static> {
-        Told { deed, reason: None, request_id: None, by: None }
+        Told { deed, reason: None, request_id: None, by: None, held: 0 }
     }
 }
 
@@ -227,6 +238,7 @@ impl Partition {
             at_ms: self.time_ms,
             deed: told.deed,
             applied: value(after).saturating_sub(value(before)),
+            held: told.held,
             value: value(after),
             version: after.or(before).map_or(0, |cell| cell.version),
             request_id: told.request_id.map(<[u8]>::to_vec),
@@ -361,6 +373,46 @@ impl Engine {
         failed
     }
 
+    /// Reads every row of a partition's trail, and whether it lies where it belongs. The partition is locked.
+    pub(crate) fn verify_trail(&self, held: &Partition) -> Result<CheckedTrail, ColdError> {
+        let mut recent: BTreeSet<Vec<u8>> = BTreeSet::new();
+        for notes in [&held.trail.recent, &*held.trail.cutting] {
+            for (key, noted) in &notes.by_key {
+                recent.extend(noted.iter().map(|noted| rows::audit_key(held.index, key, noted.number)));
+            }
+        }
+        let mut checked = CheckedTrail { rows: recent.len() as u64, problem: None };
+        for space in self.cold.spaces()? {
+            let Some(shelf) = Shelf::from_space(&space) else { continue };
+            let (from, to) = rows::audit_rows(held.index);
+            self.cold.scan(&space, Bound::Included(&from), Bound::Excluded(&to), &mut |row, change| {
+                checked.rows += u64::from(!recent.contains(row));
+                match self.misplaced(held.index, shelf, row, change) {
+                    None => return ControlFlow::Continue(()),
+                    Some(why) => checked.problem = Some(format!("a trail in space {space}: {why}")),
+                }
+                ControlFlow::Break(())
+            })?;
+        }
+        Ok(checked)
+    }
+
+    /// Why a row of a shelf cannot be what was written there.
+    fn misplaced(&self, index: u16, shelf: Shelf, row: &[u8], change: &[u8]) -> Option<String> {
+        let mut reader = Reader::new(change);
+        let change = match read_change(&mut reader) {
+            Ok(change) if reader.is_empty() => change,
+            Ok(_) => return Some("a row with bytes behind its end".to_owned()),
+            Err(malformed) => return Some(malformed.to_string()),
+        };
+        let is_here = Shelf::of(change.at_ms, shelf.keep_ms) == shelf
+            && rows::audit_number(row) == Some(change.number)
+            && rows::audit_trail(row).is_some_and(|key| {
+                key.is_empty() || partition(slot(key), self.partitions.len() as u16) == index
+            });
+        (!is_here).then(|| format!("the row of change {} lies where it does not belong", change.number))
+    }
+
     /// Shows every row of a partition's trail once, with its key: those of which none is dropped yet, at any replica. The partition
     /// is locked.
     pub(crate) fn for_each_change(
@@ -400,6 +452,14 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+/// What a check found of a trail.
+pub struct CheckedTrail {
+    /// How many rows it has.
+    pub rows: u64,
+    /// What is wrong with the first that is.
+    pub problem: Option<String>,
 }
 
 fn damaged(space: &str) -> impl Fn(Malformed) -> ColdError {

@@ -4,15 +4,16 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use quipu_counting::audit::Origin;
+use quipu_counting::audit::{Deed, Origin};
 use quipu_counting::slot::{partition, slot};
 use quipu_counting::{
     Action, Add, AuditChange, AuditPage, AuditQuery, Batch, Condition, Counters, Ending, Expiry, GroupKind,
     Policy, Refusal, Reply, Set, Told,
 };
 use quipu_engine::{Engine, Options, Replication, Step};
-use quipu_store::cold::{ColdStore, ModelStore};
+use quipu_store::cold::{ColdStore, ModelStore, Rows};
 use quipu_store::{LogError, SimDisk};
+use quipu_wire::audit::put_change;
 
 const NOW: u64 = 2_400_000_000_000;
 const DAY_MS: u64 = 86_400_000;
@@ -428,4 +429,57 @@ fn replicas_have_the_same_trail_and_send_it() {
     lacks.step(6, add(2));
     lacks.step(7, add(3));
     assert_ne!(lacks.engine.digest(0).unwrap(), two.engine.digest(0).unwrap());
+}
+
+fn fact(server: &Server, name: &str) -> u64 {
+    server.engine.facts().into_iter().find(|(known, _)| *known == name).unwrap().1
+}
+
+/// Says what a check finds wrong with a row that lies in the space of trails.
+fn checked_with(key: &[u8], value: &[u8]) -> Vec<String> {
+    let server = Server::new(11);
+    for _ in 0..3 {
+        server.one("a1", Action::Add(Add::plain(1)));
+    }
+    assert_eq!((fact(&server, "audit_rows_recent"), fact(&server, "audit_rows_on_disk")), (3, 0));
+    server.checkpoint();
+    assert_eq!((fact(&server, "audit_rows_recent"), fact(&server, "audit_rows_on_disk")), (0, 3));
+    assert!(fact(&server, "audit_bytes_on_disk") > 0);
+    server.one("a1", Action::Add(Add::plain(1)));
+    let report = server.engine.verify().unwrap();
+    assert_eq!((report.trail_rows, report.problems), (4, Vec::new()));
+    let space = server.cold.spaces().unwrap().into_iter().find(|space| space.starts_with("audit-")).unwrap();
+    let mut rows = Rows::new();
+    rows.push(key, Some(value)).unwrap();
+    server.cold.write(&space, &rows).unwrap();
+    server.engine.verify().unwrap().problems
+}
+
+#[test]
+fn a_check_reads_trails_too() {
+    let index = partition(slot(b"a1"), 2);
+    let row = |index: u16, number: u64| {
+        [&index.to_be_bytes()[..], &2u16.to_be_bytes(), b"a1", &(!number).to_be_bytes()].concat()
+    };
+    let change = |number: u64, at_ms: u64| {
+        let mut bytes = Vec::new();
+        let (deed, held) = (Deed::Add, 0);
+        let (applied, value, version) = (1, 1, 1);
+        let (request_id, reason, by) = (None, None, None);
+        let change =
+            AuditChange { number, at_ms, deed, applied, held, value, version, request_id, reason, by };
+        put_change(&mut bytes, &change);
+        bytes
+    };
+    assert_eq!(checked_with(&row(index, 1), &change(1, NOW)), Vec::<String>::new());
+    for (key, value, what) in [
+        (row(index, 1), b"not a change".to_vec(), "malformed record"),
+        (row(index, 1), [change(1, NOW), vec![0]].concat(), "bytes behind its end"),
+        (row(index, 1), change(2, NOW), "lies where it does not belong"),
+        (row(index, 1), change(1, NOW - 90 * DAY_MS), "lies where it does not belong"),
+        (row(1 - index, 1), change(1, NOW), "lies where it does not belong"),
+    ] {
+        let problems = checked_with(&key, &value);
+        assert!(problems.len() == 1 && problems[0].contains(what), "{what}: {problems:?}");
+    }
 }

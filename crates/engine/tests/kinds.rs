@@ -65,7 +65,7 @@ fn plain(action: Action) -> Ask {
 
 fn observe(items: &[&str]) -> Ask {
     let hashes = items.iter().flat_map(|item| hash(item.as_bytes()).to_le_bytes()).collect();
-    Ask(Action::Observe { items: Default::default() }, hashes)
+    Ask(Action::Observe { items: Default::default(), at_ms: None }, hashes)
 }
 
 fn acquire(amount: i64, limit: i64, window: Option<Frame>) -> Ask {
@@ -154,7 +154,7 @@ fn retries_are_told_what_happened_then() {
     let later = ask(&engine, &asks[1], NOW + HOUR_MS);
     assert_eq!(
         later.detail.as_deref(),
-        Some(&Detail::Quota { used: 0, limit: 5, reset_ms: HOUR_MS - NOW % HOUR_MS })
+        Some(&Detail::Quota { used: 0, limit: 5, reset_ms: HOUR_MS - NOW % HOUR_MS, window_ms: HOUR_MS })
     );
     // Other items under the same id.
     let other = one_at(&engine, "u", &observe(&["c"]), Some("id"), NOW);

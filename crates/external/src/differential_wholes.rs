@@ -7,7 +7,7 @@ use std::sync::Arc;
 use quipu_counting::body::{Keeping, put_frame};
 use quipu_counting::identity::{group_fingerprint, request_fingerprint};
 use quipu_counting::kinds::{
-    Asked, Ruled, WholeItem, put_join, put_restored, recall, settle_group, settle_whole,
+    Asked, Ruled, WholeItem, decide_whole, decide_whole_group, put_join, put_restored, recall,
 };
 use quipu_counting::rollup::{Declared, Slice};
 use quipu_counting::rules::GroupItem;
@@ -92,8 +92,8 @@ impl Model {
         let (change, reply) = if self.is_whole(batch, index, policies) {
             let ruled = Ruled { limits, policy: policies.policy_for(key) };
             let asked = Asked { action, payload: batch.payload(index) };
-            let settled = settle_whole(&mut whole, asked, ruled, self.now_ms, sequence);
-            (settled.change, settled.reply)
+            let decided = decide_whole(&mut whole, asked, ruled, self.now_ms, sequence);
+            (decided.change, decided.reply)
         } else {
             let verdict = decide(whole.cell, action, &limits, self.now_ms, sequence);
             match verdict.change {
@@ -192,8 +192,8 @@ impl Model {
                     WholeItem { counter: *counter, asked, ruled, sequence, now_ms }
                 })
                 .collect();
-            settle_group(&items, &counters)
-                .map(|(settled, after)| (settled.into_iter().map(|settled| settled.reply).collect(), after))
+            decide_whole_group(&items, &counters)
+                .map(|(decided, after)| (decided.into_iter().map(|decided| decided.reply).collect(), after))
         } else {
             let items: Vec<GroupItem<'_>> = numbered()
                 .map(|((index, sequence), cell)| {

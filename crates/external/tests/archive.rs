@@ -124,7 +124,7 @@ async fn bodies_come_to_the_tables() {
     let observe = |batch: &mut Batch, key: &[u8], items: std::ops::Range<u64>| {
         let hashes: Vec<u8> = items.flat_map(|item| (item << 20 | item).to_le_bytes()).collect();
         let items = batch.intern(&hashes);
-        batch.push(key, Action::Observe { items });
+        batch.push(key, Action::Observe { items, at_ms: None });
     };
     run(&external, |batch| {
         observe(batch, b"visitors", 1..4);

@@ -46,7 +46,7 @@ async fn observe(external: &External, key: &str, items: std::ops::Range<u64>) ->
     let bytes: Vec<u8> = items.flat_map(|item| hash(item).to_le_bytes()).collect();
     let observed = run(external, |batch| {
         let items = batch.intern(&bytes);
-        batch.push(key.as_bytes(), Action::Observe { items });
+        batch.push(key.as_bytes(), Action::Observe { items, at_ms: None });
     });
     observed.await.unwrap().remove(0)
 }
@@ -221,7 +221,7 @@ async fn sessions_and_pipelines(external: &Arc<External>, other: &Arc<External>)
     let told = run(other, |batch| {
         batch.push(b"{line}:a", plain(1));
         let items = batch.intern(b"12345678");
-        batch.push(b"{line}:b", Action::Observe { items });
+        batch.push(b"{line}:b", Action::Observe { items, at_ms: None });
         batch.push(b"{line}:a", plain(1));
         batch.push(b"{line}:b", Action::Read);
         batch.push(b"{line}:a", Action::Delete(Condition::Version(2)));
@@ -408,7 +408,7 @@ async fn bodies_that_are_lost_are_not_begun_anew() {
     redis::cmd("FLUSHALL").exec(&mut server.connection()).unwrap();
     let refused = run(&external, |batch| {
         let items = batch.intern(b"12345678");
-        batch.push(b"visitors", Action::Observe { items });
+        batch.push(b"visitors", Action::Observe { items, at_ms: None });
     });
     let Err(Unavailable::NoLeader(why)) = refused.await else { panic!("it was done") };
     assert!(why.contains("lost"), "{why}");

@@ -126,8 +126,11 @@ fn every_way_of_changing_a_counter_leaves_a_trail_that_a_kill_keeps() {
     // The same over RESP and from the command line.
     let mut client = Client::connect(server.resp);
     let told = client.ask("Q.AUDIT balance:7 COUNT 2");
-    assert!(told.starts_with("*2|*18|$2|at|:"), "{told}");
-    assert!(told.contains("|$6|action|$6|delete|$7|applied|:-379|$5|value|:0|$7|version|:8|"), "{told}");
+    assert!(told.starts_with("*2|*20|$2|at|:"), "{told}");
+    assert!(
+        told.contains("|$6|action|$6|delete|$7|applied|:-379|$4|held|:0|$5|value|:0|$7|version|:8|"),
+        "{told}"
+    );
     assert!(told.contains("|$6|reason|$3|why|$4|name|$5|berta|$7|address|"), "{told}");
     assert!(client.ask("Q.AUDIT other").starts_with("-ERR no policy"));
     assert!(client.ask("Q.AUDIT balance:7 COUNT 0").starts_with("-ERR COUNT"));
@@ -143,7 +146,61 @@ fn every_way_of_changing_a_counter_leaves_a_trail_that_a_kill_keeps() {
     client.ask("FLUSHALL");
     assert_eq!(shown(&audited(&server, "balance:7"))[..2], ["clear null = 0 v0", expected[0]]);
     server.terminate();
-    assert!(support::run(&["check", data.path().to_str().unwrap()], &[]).status.success());
+    let checked = support::run(&["check", data.path().to_str().unwrap(), "--json"], &[]);
+    assert!(checked.status.success(), "{checked:?}");
+    let checked: Value = serde_json::from_slice(&checked.stdout).unwrap();
+    // One row for each change, and one in each partition for the deletion of all.
+    assert_eq!(checked["trailRows"], json!(expected.len() + 16), "{checked}");
+}
+
+fn fact(server: &Server, name: &str) -> u64 {
+    let metrics = server.request("GET", "/metrics", &[], "").body;
+    let line = |line: &str| line.strip_prefix(name).and_then(|rest| rest.trim().parse().ok());
+    metrics.lines().find_map(line).unwrap_or_else(|| panic!("no {name} in {metrics}"))
+}
+
+#[test]
+fn what_is_set_aside_is_in_the_trail_and_how_much_there_is_of_it_is_measured() {
+    let data = tempfile::tempdir().unwrap();
+    let server = Server::start(data.path());
+    done(&server, "PUT policies/stock:*", &[], r#"{"audit":"30d","rollups":[["tenant"]]}"#);
+    done(&server, "PUT counters/stock:7", &[], r#"{"value":10}"#);
+    let reserve = |amount: i64| {
+        let body = json!({"amount": amount, "ttlMs": 600_000, "min": 0}).to_string();
+        let held = done(&server, "POST counters/stock:7/reserve", &[], &body);
+        held["holdId"].as_str().unwrap().to_owned()
+    };
+    let (first, second) = (reserve(-4), reserve(-3));
+    done(&server, &format!("POST holds/{first}/commit"), &[], r#"{"amount":-1}"#);
+    done(&server, &format!("POST holds/{second}/void"), &[], "");
+    run(&server, "adjust stock:7 5 --reason found --dim tenant=acme");
+    reserve(-2);
+    run(&server, "del stock:7");
+    let rows: Vec<String> = (audited(&server, "stock:7").iter())
+        .map(|row| format!("{} {} held {} = {}", row["action"], row["applied"], row["held"], row["value"]))
+        .collect();
+    let expected = [
+        "\"delete\" -14 held 2 = 0",
+        "\"reserve\" 0 held -2 = 14",
+        "\"adjust\" 5 held null = 14",
+        "\"void\" 0 held 3 = 9",
+        "\"commit\" -1 held 4 = 9",
+        "\"reserve\" 0 held -3 = 10",
+        "\"reserve\" 0 held -4 = 10",
+        "\"set\" 10 held null = 10",
+    ];
+    assert_eq!(rows, expected);
+    let lines = run(&server, "audit stock:7 --limit 2");
+    assert_eq!(lines.lines().nth(1).unwrap().split('\t').nth(2), Some("0 held -2"), "{lines}");
+    assert_eq!(fact(&server, "quipu_audit_rows_recent"), expected.len() as u64);
+    assert!(fact(&server, "quipu_audit_bytes_recent") > 0);
+    // What was said of a dimension counts there.
+    run(&server, "adjust stock:8 5 --reason found --dim tenant=acme");
+    assert_eq!(run(&server, "get stock:8 --dim tenant=acme"), "5\n");
+    server.terminate();
+    let server = Server::start(data.path());
+    let rows = ["quipu_audit_rows_recent", "quipu_audit_rows_on_disk"].map(|name| fact(&server, name));
+    assert_eq!(rows.iter().sum::<u64>(), 1 + expected.len() as u64);
 }
 
 #[test]

@@ -88,7 +88,7 @@ fn every_replica_answers_and_says_how_far_behind_it_may_be() {
             }
         }
     }
-    let mut is_any_behind = false;
+    let (mut is_any_behind, mut is_any_window_behind) = (false, false);
     for server in &servers {
         (0..KEYS).for_each(|number| wait_for_value(server, &key(number), 5));
         // What is not fresh enough is read from the leader.
@@ -101,6 +101,16 @@ fn every_replica_answers_and_says_how_far_behind_it_may_be() {
         let results = results.as_array().unwrap();
         assert!(results.len() == KEYS && results.iter().all(|counter| told(counter).0 == 5), "{reply:?}");
         is_any_behind |= results.iter().any(|counter| told(counter).1 > 0);
+        for path in ["window", "history"] {
+            let behind = |number: usize| {
+                let path = format!("/api/v1/counters/by-time:{number}/{path}?consistency=eventual");
+                let reply = server.request("GET", &path, &[], "");
+                reply.json()["stalenessMs"].as_u64().unwrap_or_else(|| panic!("{reply:?}"))
+            };
+            is_any_window_behind |= (0..KEYS).map(behind).max() > Some(0);
+            let path = format!("/api/v1/counters/by-time:1/{path}?consistency=eventual&maxStalenessMs=0");
+            assert_eq!(server.request("GET", &path, &[], "").json()["stalenessMs"], 0);
+        }
         for refused in ["consistency=weak", "consistency=eventual&maxStalenessMs=soon"] {
             let reply = server.request("GET", &format!("/api/v1/counters/a?{refused}"), &[], "");
             assert_eq!(
@@ -110,7 +120,7 @@ fn every_replica_answers_and_says_how_far_behind_it_may_be() {
             );
         }
     }
-    assert!(is_any_behind, "of three replicas two follow");
+    assert!(is_any_behind && is_any_window_behind, "of three replicas two follow");
 }
 
 #[test]

@@ -188,7 +188,7 @@ fn quotas() -> Vec<Row> {
             "GET counters/nobody/window?last=15m",
             "",
             200,
-            json!({"counterKey": "nobody", "exists": false, "kind": "sum", "sum": 0, "buckets": []}),
+            json!({"counterKey": "nobody", "exists": false, "kind": "sum", "sum": 0, "buckets": [], "stalenessMs": 0}),
         ),
         // Without a window, the value is what counts.
         ("POST counters/w/acquire", r#"{"amount":5,"limit":5}"#, 200, granted("w", (5, 5), 5, 1)),
@@ -298,6 +298,13 @@ fn limits_hold_and_replies_say_what_is_left() {
     let seconds = problem["resetMs"].as_u64().unwrap().div_ceil(1000).to_string();
     assert_eq!(refused.header("retry-after"), Some(seconds.as_str()));
     assert_eq!(refused.header("ratelimit-remaining"), Some("0"));
+    // The window is the counter's own where the call names none, and the current one of a calendar.
+    let reply = call(&server, "POST counters/q/acquire", None, r#"{"limit":20}"#);
+    assert_eq!(reply.header("ratelimit-policy"), Some("\"default\";q=20;w=3600"));
+    let day = r#"{"kind":"window","window":{"type":"calendar","unit":"day"},"limit":5}"#;
+    assert_eq!(call(&server, "PUT policies/by-day", None, day).status, 201);
+    let reply = call(&server, "POST counters/by-day/acquire", None, "");
+    assert_eq!(reply.header("ratelimit-policy"), Some("\"default\";q=5;w=86400"));
     // Nothing comes back by itself where there is no window.
     let never = call(&server, "POST counters/w/acquire", None, r#"{"limit":5}"#);
     assert_eq!((never.status, never.header("retry-after")), (429, None));
@@ -716,6 +723,14 @@ fn the_command_line_knows_them_too() {
     run("window visitors", 3, "does not count by time");
     run("window calls --last 1", 2, "a duration like");
     run("adjust balance -120 --reason why", 0, "-120");
+    let noted = |line: &str| {
+        let output = server.client(&line.split(' ').collect::<Vec<_>>());
+        assert!(output.status.success() && output.stdout.is_empty(), "{line}: {output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let told = noted("history balance --at 2026-01-01T00:00:00Z");
+    assert!(told.contains("nothing is known of that time") && told.contains("--history-minutes"), "{told}");
+    assert!(noted("history nobody --at 2026-01-01T00:00:00Z").contains("there is no such counter"));
     run("adjust balance -120", 2, "--reason");
     let json: Value =
         serde_json::from_str(&server_json(&server, "hold stock 3 --ttl 10m --max 10 --json")).unwrap();
@@ -729,19 +744,19 @@ fn the_command_line_knows_them_too() {
     run(
         "policy set p:* --window 1h --bucket 1m --limit 1 --soft",
         0,
-        "p:*  kind window  window sliding 1h in 1m  keepMs 7200000  limit 1  soft",
+        "p:*  kind window  window sliding 1h in 1m  keep 2h  limit 1  soft",
     );
     run(
         "policy set d:* --kind unique --calendar day --zone Europe/Berlin --keep 30d",
         0,
-        "d:*  kind unique  window day Europe/Berlin  keepMs 2592000000",
+        "d:*  kind unique  window day Europe/Berlin  keep 30d",
     );
     run(
         "policy set m:* --calendar month --anchor 15",
         0,
-        "m:*  kind window  window month from 15 UTC  keepMs 5529600000",
+        "m:*  kind window  window month from 15 UTC  keep 64d",
     );
-    run("policy get p:*", 0, "p:*  kind window  window sliding 1h in 1m  keepMs 7200000  limit 1  soft");
+    run("policy get p:*", 0, "p:*  kind window  window sliding 1h in 1m  keep 2h  limit 1  soft");
     run("policy set q:* --zone Europe/Berlin", 2, "--calendar");
     run("acquire p:1", 0, "0");
     run("acquire p:1", 0, "0");

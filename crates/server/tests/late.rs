@@ -130,6 +130,100 @@ fn what_is_too_late_is_refused_with_the_bound() {
     assert_eq!(server.request("GET", "/api/v1/counters/views", &[], "").json()["exists"], false);
 }
 
+/// How many different visitors there were in each hour, by how long ago it began.
+fn visitors(server: &Server, key: &str, now_ms: u64) -> Vec<(u64, u64)> {
+    let reply = server.request("GET", &format!("/api/v1/counters/{key}/window?from=0"), &[], "").json();
+    let bucket = |bucket: &Value| {
+        let start: Timestamp = bucket["start"].as_str().unwrap().parse().unwrap();
+        let start_ms = start.as_millisecond() as u64;
+        ((now_ms / HOUR_MS * HOUR_MS - start_ms) / HOUR_MS, bucket["estimate"].as_u64().unwrap())
+    };
+    reply["buckets"].as_array().unwrap().iter().map(bucket).collect()
+}
+
+#[test]
+fn visitors_that_are_late_count_for_their_time_and_all_are_shown_alike() {
+    let data = tempfile::tempdir().unwrap();
+    let server = Server::start(data.path());
+    let window = json!({"spanMs": 24 * HOUR_MS, "bucketMs": HOUR_MS, "keepMs": 48 * HOUR_MS});
+    put_policy(&server, "*", json!({"kind": "unique", "window": window, "lateness": "40h"}));
+    let now_ms = now_ms();
+    let (status, seen) =
+        post(&server, "who/observe", json!({"items": ["a", "b"], "at": hours_ago(5, now_ms)}));
+    assert_eq!((status, &seen["estimate"], &seen["changed"]), (200, &json!(2), &json!(true)), "{seen}");
+    let told = server.client(&["observe", "who", "b", "c", "--at", &hours_ago(3, now_ms).to_string()]);
+    assert_eq!(String::from_utf8_lossy(&told.stdout), "3\n", "{told:?}");
+    let late = format!("Q.OBSERVE who AT {} ID once ITEMS d e", hours_ago(30, now_ms));
+    // Before the window: kept, and not in the number.
+    assert_eq!(ask(server.resp, &late).unwrap(), ["*4", ":3", ":1", ":1", ":0"]);
+    assert_eq!(ask(server.resp, &late).unwrap(), ["*4", ":3", ":1", ":1", ":1"]);
+    assert_eq!(ask(server.resp, "PFADD who c f").unwrap(), [":1"]);
+    let too_late = format!("Q.OBSERVE who AT {} ITEMS x", hours_ago(41, now_ms));
+    assert!(ask(server.resp, &too_late).unwrap()[0].starts_with("-TIME it happened too long ago"));
+    for (line, expected) in [
+        ("Q.OBSERVE who ITEMS", "-ERR wrong number of arguments for 'q.observe' command"),
+        ("Q.OBSERVE who AT 5 x y", "-ERR syntax error"),
+        ("Q.OBSERVE who AT soon ITEMS x", "-ERR value is not an integer or out of range"),
+    ] {
+        assert_eq!(ask(server.resp, line).unwrap(), [expected], "{line}");
+    }
+    let expected = [(30, 2), (5, 2), (3, 2), (0, 2)];
+    let shown_alike = |server: &Server| {
+        assert_eq!(visitors(server, "who", now_ms), expected);
+        let read = server.request("GET", "/api/v1/counters/who", &[], "").json();
+        let listed = server.request("GET", "/api/v1/counters?prefix=who", &[], "").json();
+        let sum = server.request("GET", "/api/v1/counters/who*/aggregate", &[], "").json();
+        assert_eq!(
+            (&read["value"], &listed["counters"][0]["value"], &sum["sum"]),
+            (&json!(4), &json!(4), &json!(4)),
+            "{read} {listed} {sum}"
+        );
+        assert_eq!(ask(server.resp, "PFCOUNT who").unwrap(), [":4"]);
+        assert_eq!(String::from_utf8_lossy(&server.client(&["top", "who", "-n", "1"]).stdout), "who\t4\n");
+    };
+    shown_alike(&server);
+    server.kill();
+    shown_alike(&Server::start(data.path()));
+}
+
+#[test]
+fn what_was_used_stays_used_when_time_is_cut_anew() {
+    let data = tempfile::tempdir().unwrap();
+    let server = Server::start(data.path());
+    let acquire = |server: &Server, limit: u64| post(server, "calls/acquire", json!({"limit": limit}));
+    let cut = |server: &Server, window: Value| {
+        let body = json!({"kind": "window", "window": window}).to_string();
+        let reply = server.request("PUT", "/api/v1/policies/calls", &[], &body);
+        assert!((200..300).contains(&reply.status), "{reply:?}");
+    };
+    cut(&server, json!({"type": "calendar", "unit": "month"}));
+    for used in 1..=3 {
+        assert_eq!(acquire(&server, 9).1["used"], used);
+    }
+    // Wherever in the day, the week and the month it is now.
+    let mut used = 3;
+    for window in [
+        json!({"type": "calendar", "unit": "day", "zone": "America/New_York"}),
+        json!({"type": "calendar", "unit": "day", "zone": "Pacific/Auckland"}),
+        json!({"type": "calendar", "unit": "week", "anchor": 4}),
+        json!({"spanMs": HOUR_MS, "bucketMs": 60_000}),
+        json!({"type": "fixed", "spanMs": 7 * 24 * HOUR_MS}),
+        json!({"spanMs": HOUR_MS, "bucketMs": 420_000}),
+    ] {
+        cut(&server, window.clone());
+        let sum = server.request("GET", "/api/v1/counters/calls/window", &[], "").json();
+        assert_eq!(sum["sum"], used, "who looks sees what is used: {window}");
+        let (status, refused) = acquire(&server, used);
+        assert_eq!((status, &refused["used"]), (429, &json!(used)), "{window}: {refused}");
+        used += 1;
+        assert_eq!(acquire(&server, 9).1["used"], used, "{window}");
+    }
+    server.kill();
+    let server = Server::start(data.path());
+    assert_eq!(acquire(&server, used).0, 429);
+    assert_eq!(server.request("GET", "/api/v1/counters/calls/window", &[], "").json()["sum"], used);
+}
+
 #[test]
 fn a_cluster_counts_it_alike_at_every_node() {
     let folder = tempfile::tempdir().unwrap();

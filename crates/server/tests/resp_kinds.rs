@@ -250,6 +250,10 @@ fn quotas_leave_room_or_say_no() {
                 "Q.WGET plain 1000",
                 "-WRONGTYPE the counter counts something else (sums, uniques, or sums by time), nothing was changed|",
             ),
+            (
+                "Q.ACQUIRE plain 1 10 1000",
+                "-WRONGTYPE the counter keeps no such window: it counts without time, counts uniques, cuts time in another way, or in buckets too small for so long a window; nothing was counted; give 0 as the window for the counter's own, or use another key|",
+            ),
             ("Q.ACQUIRE api -1 10 1000", "-ERR the amount is negative|"),
             ("Q.ACQUIRE api 1 10 1000 HARD", "-ERR syntax error|"),
             ("Q.ACQUIRE api 1 10", "-ERR wrong number of arguments for 'q.acquire' command|"),

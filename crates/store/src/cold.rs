@@ -75,6 +75,9 @@ pub trait ColdStore: Send + Sync {
 
     /// What the store holds and does, for metrics.
     fn stats(&self) -> ColdStats;
+
+    /// How many rows lie in the spaces whose names begin so, and how many bytes they take; about, as in [`ColdStats`].
+    fn sizes(&self, prefix: &str) -> (u64, u64);
 }
 
 /// What a store holds and does. Sizes are approximate: they count rows that later ones have replaced until a

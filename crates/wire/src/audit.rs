@@ -1,8 +1,8 @@
 //! The codec of trails.
 //!
 //! ```text
-//! change := number:v at_ms:v deed:1 applied:z value:z version:v flags:1 [request id] [reason] [origin]
-//!           (flags: 1 request id, 2 reason, 4 origin)
+//! change := number:v at_ms:v deed:1 applied:z value:z version:v flags:1 [request id] [reason] [origin] [held:z]
+//!           (flags: 1 request id, 2 reason, 4 origin, 8 held)
 //! origin := name address
 //! request id, reason, name, address := length:v bytes
 //! ```
@@ -16,7 +16,7 @@ use crate::entry::{Malformed, Reader, put_bytes, put_varint, put_zigzag};
 
 /// The most bytes a change takes in the log, beside the bytes of its key, its request id and its reason.
 pub const CHANGE_BYTES_MAX: usize =
-    (1 + 2 + 10 + 2) + (5 * 10 + 2) + (2 + 2) + (2 + ACTOR_BYTES_MAX) + (1 + ADDRESS_BYTES_MAX);
+    (1 + 2 + 10 + 2) + (6 * 10 + 2) + (2 + 2) + (2 + ACTOR_BYTES_MAX) + (1 + ADDRESS_BYTES_MAX);
 
 /// Appends a change.
 pub fn put_change(out: &mut Vec<u8>, change: &AuditChange) {
@@ -28,7 +28,10 @@ pub fn put_change(out: &mut Vec<u8>, change: &AuditChange) {
     put_varint(out, change.version);
     let bit = |condition: bool, bit: u8| if condition { bit } else { 0 };
     out.push(
-        bit(change.request_id.is_some(), 1) | bit(change.reason.is_some(), 2) | bit(change.by.is_some(), 4),
+        bit(change.request_id.is_some(), 1)
+            | bit(change.reason.is_some(), 2)
+            | bit(change.by.is_some(), 4)
+            | bit(change.held != 0, 8),
     );
     if let Some(id) = &change.request_id {
         put_bytes(out, id);
@@ -38,6 +41,9 @@ pub fn put_change(out: &mut Vec<u8>, change: &AuditChange) {
     }
     if let Some(origin) = &change.by {
         put_origin(out, origin);
+    }
+    if change.held != 0 {
+        put_zigzag(out, change.held);
     }
 }
 
@@ -49,13 +55,14 @@ pub fn read_change(reader: &mut Reader<'_>) -> Result<AuditChange, Malformed> {
     };
     let (applied, value, version) = (reader.zigzag()?, reader.zigzag()?, reader.varint()?);
     let flags = reader.byte()?;
-    if flags > 7 {
+    if flags > 15 {
         return Err(Malformed("unknown flags of a change; written by a newer version?"));
     }
     let request_id = if flags & 1 != 0 { Some(reader.bytes_up_to(ID_BYTES_MAX)?.to_vec()) } else { None };
     let reason = if flags & 2 != 0 { Some(text(reader, REASON_BYTES_MAX)?) } else { None };
     let by = if flags & 4 != 0 { Some(read_origin(reader)?) } else { None };
-    Ok(AuditChange { number, at_ms, deed: *deed, applied, value, version, request_id, reason, by })
+    let held = if flags & 8 != 0 { reader.zigzag()? } else { 0 };
+    Ok(AuditChange { number, at_ms, deed: *deed, applied, held, value, version, request_id, reason, by })
 }
 
 /// Appends who asks.
@@ -85,6 +92,7 @@ mod tests {
             at_ms: 1_790_000_000_000,
             deed: Deed::Delete,
             applied: i64::MIN,
+            held: 0,
             value: -1,
             version: u64::MAX,
             request_id: None,
@@ -93,6 +101,7 @@ mod tests {
         };
         let full = AuditChange {
             deed: Deed::Adjust,
+            held: -3,
             request_id: Some(b"order-4711".to_vec()),
             reason: Some("counted twice".to_owned()),
             by: Some(Origin::new(b"billing", "10.0.0.7:52044")),

@@ -17,13 +17,14 @@
 //!            15 reserve: as 4, ttl_ms:v           16 end: birth:v number:v (0 void | 1 commit | 2 commit amount:z)
 //!            17 overwrite: as 5                   18 told: told, as 4
 //!            19 restore: whole expiry condition  20 slice: slice
+//!            21 observe: hashes at_ms:v
 //! condition := 0 always | 1 exists | 2 absent | 3 version:v | 4 birth:v version:v
 //! expiry   := 0 keep | 1 clear | 2 in:v | 3 at:v | 4 in:v if none | 5 at:v if none
 //! when     := 0 always, 1 none, 2 some, 3 later, 4 earlier, 5 some and later, 6 some and earlier
 //! group    := kind:1 start:v end:v argument*        0 atomic | 1 session: producer epoch:v sequence:v | 2 guard: until:v
 //! replies  := count:v reply*
 //! reply    := flags:1 refusal:1 previous:z applied:z cell [detail]   flags: 1 duplicate, 2 existed, 4 exists, 8 detail; from 16 on the kind
-//! detail   := 0 body (0 | 1 frame) | 1 used:z limit:z reset_ms:v | 2 number:v expires_at_ms:v | 3 exact:1
+//! detail   := 0 body (0 | 1 frame) | 1 used:z limit:z reset_ms:v window_ms:v | 2 number:v expires_at_ms:v | 3 exact:1
 //!           | 4 earliest_ms:v latest_ms:v | 5 value:z partial:1 groups:v (values:v value* sum:z)* | 6 declared | 255 index:v (as in that reply)
 //! key, id, producer, hashes, sketch, frame, told, whole, slice, body, value, declared := length:v bytes
 //! ```
@@ -207,11 +208,12 @@ fn put_detail(out: &mut Vec<u8>, detail: &Detail) {
                 put_bytes(out, &bytes);
             }
         }
-        Detail::Quota { used, limit, reset_ms } => {
+        Detail::Quota { used, limit, reset_ms, window_ms } => {
             out.push(1);
             put_zigzag(out, *used);
             put_zigzag(out, *limit);
             put_varint(out, *reset_ms);
+            put_varint(out, *window_ms);
         }
         Detail::Hold { number, expires_at_ms } => {
             out.push(2);
@@ -261,7 +263,12 @@ fn read_detail(kind: u8, reader: &mut Reader<'_>) -> Result<Detail, Malformed> {
             };
             Detail::Body(Arc::new(body), frame)
         }
-        1 => Detail::Quota { used: reader.zigzag()?, limit: reader.zigzag()?, reset_ms: reader.varint()? },
+        1 => Detail::Quota {
+            used: reader.zigzag()?,
+            limit: reader.zigzag()?,
+            reset_ms: reader.varint()?,
+            window_ms: reader.varint()?,
+        },
         2 => Detail::Hold { number: reader.varint()?, expires_at_ms: reader.varint()? },
         3 => Detail::Seen { is_exact: reader.flag()? },
         4 => Detail::Bound { earliest_ms: reader.varint()?, latest_ms: reader.varint()? },
@@ -299,7 +306,8 @@ fn put_request(out: &mut Vec<u8>, batch: &Batch, request: &Request) {
         Action::Expire(_) => 8,
         Action::Count => 9,
         Action::Clear => 10,
-        Action::Observe { .. } => 11,
+        Action::Observe { at_ms: None, .. } => 11,
+        Action::Observe { at_ms: Some(_), .. } => 21,
         Action::Join { .. } => 12,
         Action::Replace { .. } => 13,
         Action::Acquire(_) => 14,
@@ -324,8 +332,9 @@ fn put_request(out: &mut Vec<u8>, batch: &Batch, request: &Request) {
         | Action::Slice { .. }
         | Action::Count
         | Action::Clear
-        | Action::Observe { .. }
+        | Action::Observe { at_ms: None, .. }
         | Action::Join { .. } => {}
+        Action::Observe { at_ms: Some(at_ms), .. } => put_varint(out, at_ms),
         Action::Check(condition) | Action::Reset(condition) | Action::Delete(condition) => {
             put_condition(out, condition);
         }
@@ -436,7 +445,11 @@ fn read_request(reader: &mut Reader<'_>, batch: &mut Batch) -> Result<(), Malfor
         8 => Action::Expire(Expire { expiry: read_expiry(reader)?, when: read_when(reader)? }),
         9 => Action::Count,
         10 => Action::Clear,
-        11 => Action::Observe { items: batch.intern(reader.bytes_up_to(PAYLOAD_BYTES_MAX)?) },
+        11 => Action::Observe { items: batch.intern(reader.bytes_up_to(PAYLOAD_BYTES_MAX)?), at_ms: None },
+        21 => {
+            let items = batch.intern(reader.bytes_up_to(PAYLOAD_BYTES_MAX)?);
+            Action::Observe { items, at_ms: Some(reader.varint()?) }
+        }
         12 => Action::Join { sketch: batch.intern(reader.bytes_up_to(PAYLOAD_BYTES_MAX)?) },
         13 => {
             let sketch = batch.intern(reader.bytes_up_to(PAYLOAD_BYTES_MAX)?);
@@ -628,6 +641,8 @@ mod tests {
             condition().prop_map(Action::Reset),
             condition().prop_map(Action::Delete),
             expire,
+            prop::option::of(any::<u64>())
+                .prop_map(|at_ms| Action::Observe { items: Default::default(), at_ms }),
             Just(Action::Count),
             Just(Action::Clear),
         ]

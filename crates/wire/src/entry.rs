@@ -32,9 +32,10 @@
 //!             (flags: bits 0-5 refusal number, bit 6 existed, bit 7 exists)
 //! session  := epoch:v sequence:v refusal:1
 //! policy   := flags:1 [min:z] [max:z] [ttl_ms:v] [kind:1] [frame keep_ms:v] [limit:z] [history]
-//!             [more:v [audit_ms:v] [lateness_ms:v] [rollups]]
+//!             [more:v [audit_ms:v] [lateness_ms:v] [rollups] [keep_ms:v*6]]
 //!             (flags: 1 min, 2 max, 4 ttl, 8 saturate, 16 disabled, 32 kind, 64 window, 128 limit; of kind, bit 7: soft, bit 6: history,
-//!             bit 5: more; of more, bit 0: audit, bit 1: lateness, bit 2: rollups)
+//!             bit 5: more; of more, bit 0: audit, bit 1: lateness, bit 2: rollups, bit 3: how long cells by minute, hour, day, week,
+//!             month and year are kept)
 //! history  := minutes_ms:v hours_ms:v days_ms:v
 //! v = unsigned LEB128, z = zigzag LEB128; fixed numbers little-endian
 //! ```
@@ -44,7 +45,7 @@
 
 use quipu_counting::body::{Keeping, put_frame, put_retention, read_frame};
 use quipu_counting::bytes::Bytes;
-use quipu_counting::rollup::Declared;
+use quipu_counting::rollup::{CellsKept, Declared};
 use quipu_counting::series::Retention;
 use quipu_counting::{
     Cell, Identity, KEY_BYTES_MAX, Kind, NEVER, Outcome, Policy, Refusal, Remembered, Session,
@@ -163,8 +164,9 @@ pub const SECTION_HEADER_BYTES_MAX: usize = 3 + 10 + 10 + 10;
 /// The most bytes the effects of one request take, beside its key: define, put and remember.
 pub const EFFECTS_BYTES_MAX: usize =
     (1 + 5 + 2 + CELL_BYTES_MAX) + (1 + 5 + CELL_BYTES_MAX) + (1 + REMEMBERED_BYTES_MAX) + EVENTS_BYTES_MAX;
-/// The most bytes the events of one request take, beside the bytes that belong to the request.
-const EVENTS_BYTES_MAX: usize = 192;
+/// The most bytes the events of one request take, beside the bytes that belong to the request. The largest is that time is cut anew: a
+/// zone with a name of 64 bytes and eight offsets.
+const EVENTS_BYTES_MAX: usize = 320;
 const CELL_BYTES_MAX: usize = 5 * 10;
 /// The most bytes a remembered id takes.
 pub const REMEMBERED_BYTES_MAX: usize = 16 + 8 + 10 + 1 + 4 * 10;
@@ -393,6 +395,7 @@ pub fn put_policy_value(out: &mut Vec<u8>, policy: &Policy) {
         (policy.audit_ms.is_some(), POLICY_MORE_AUDIT),
         (policy.lateness_ms.is_some(), POLICY_MORE_LATENESS),
         (policy.rollups.is_some(), POLICY_MORE_ROLLUPS),
+        (!policy.rollups_kept.is_for_ever(), POLICY_MORE_KEPT),
     ];
     let more: u64 = more.into_iter().filter(|(is_there, _)| *is_there).map(|(_, bit)| bit).sum();
     let has_kind = policy.kind.is_some() || policy.soft || policy.history.is_some() || more != 0;
@@ -449,6 +452,9 @@ pub fn put_policy_value(out: &mut Vec<u8>, policy: &Policy) {
         rollups.put(&mut declared);
         put_bytes(out, &declared);
     }
+    if !policy.rollups_kept.is_for_ever() {
+        policy.rollups_kept.to_ms().into_iter().for_each(|ms| put_varint(out, ms));
+    }
 }
 
 const POLICY_SOFT: u8 = 0x80;
@@ -457,6 +463,9 @@ const POLICY_MORE: u8 = 0x20;
 const POLICY_MORE_AUDIT: u64 = 1;
 const POLICY_MORE_LATENESS: u64 = 2;
 const POLICY_MORE_ROLLUPS: u64 = 4;
+const POLICY_MORE_KEPT: u64 = 8;
+const POLICY_MORE_ALL: u64 =
+    POLICY_MORE_AUDIT | POLICY_MORE_LATENESS | POLICY_MORE_ROLLUPS | POLICY_MORE_KEPT;
 
 /// Appends bytes behind their length.
 pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
@@ -659,7 +668,7 @@ impl<'a> Reader<'a> {
         }
         if has_more {
             let more = self.varint()?;
-            if more & !(POLICY_MORE_AUDIT | POLICY_MORE_LATENESS | POLICY_MORE_ROLLUPS) != 0 {
+            if more & !POLICY_MORE_ALL != 0 {
                 return Err(Malformed("unknown part of a policy; written by a newer version?"));
             }
             if more & POLICY_MORE_AUDIT != 0 {
@@ -671,6 +680,13 @@ impl<'a> Reader<'a> {
             if more & POLICY_MORE_ROLLUPS != 0 {
                 let declared = Declared::read(&mut Bytes::new(self.bytes()?));
                 policy.rollups = Some(declared.ok_or(Malformed("roll-ups of a policy"))?);
+            }
+            if more & POLICY_MORE_KEPT != 0 {
+                let mut kept = CellsKept::default().to_ms();
+                for ms in &mut kept {
+                    *ms = self.varint()?;
+                }
+                policy.rollups_kept = CellsKept::from_ms(kept);
             }
         }
         Ok(policy)
@@ -724,6 +740,7 @@ mod tests {
             lateness_ms: Some(u64::MAX),
             audit_ms: Some(86_400_000),
             rollups: Declared::new(&[vec!["day".into()], vec!["tenant".into(), "day".into()]]).unwrap(),
+            rollups_kept: CellsKept::new([("minute", 60_000), ("year", u64::MAX)]).unwrap(),
         };
         vec![
             Effect::Define { id: 1, key, cell: None, has_body: false },

@@ -72,6 +72,7 @@ pub const fn of_refusal(refusal: Refusal) -> &'static Presentation {
         Refusal::Timeless => &TIMELESS,
         Refusal::UndeclaredDimension => &UNDECLARED_DIMENSION,
         Refusal::TooManyCells => &TOO_MANY_CELLS,
+        Refusal::Overloaded => &OVERLOADED,
     }
 }
 
@@ -86,6 +87,10 @@ pub const fn of_unavailable(reason: &Unavailable) -> &'static Presentation {
         Unavailable::Unsupported(_) => &UNSUPPORTED,
     }
 }
+
+/// What who asks for a limit in a window hears, where the counter cannot tell what was counted in it.
+pub const NO_SUCH_WINDOW: &str = "the counter keeps no such window: it counts without time, counts uniques, cuts time in another way, or in \
+                                  buckets too small for so long a window; nothing was counted";
 
 /// What the caller reads of a refusal, without the prefix, with what the reply knows beyond it.
 pub fn text(refusal: Refusal, reply: &Reply) -> Cow<'static, str> {
@@ -184,6 +189,14 @@ static NO_LEADER: Presentation = row(
 static NO_QUORUM: Presentation = row(
     "CLUSTERDOWN",
     "too few replicas of this counter can be reached, nothing was changed; retry",
+    false,
+    503,
+    8,
+    true,
+);
+static OVERLOADED: Presentation = row(
+    "BUSY",
+    "the node that leads the partition of this counter has too much to do, nothing was changed; retry later",
     false,
     503,
     8,

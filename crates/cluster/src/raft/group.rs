@@ -97,6 +97,9 @@ pub enum NotDone {
     /// Too few replicas answer; nothing was changed.
     #[error("too few replicas answer")]
     NoQuorum,
+    /// The node that was asked has too much to do; nothing was changed.
+    #[error("the node that leads has too much to do")]
+    Busy,
     /// It may be done or not.
     #[error("nobody knows whether it was done")]
     Unknown,

@@ -18,17 +18,17 @@ pub struct WholeItem<'a> {
 }
 
 /// What was decided about each item, and what becomes of each counter in the end; or which item was refused, and what all are told.
-pub type SettledGroup = Result<(Vec<Settled>, Vec<Whole>), (usize, Vec<Reply>)>;
+pub type DecidedGroup = Result<(Vec<Decided>, Vec<Whole>), (usize, Vec<Reply>)>;
 
 /// As [`decide_group`](crate::decide_group), for counters with all they have. Bodies are changed in place from item to item.
-pub fn settle_group(items: &[WholeItem<'_>], counters: &[Whole]) -> SettledGroup {
+pub fn decide_whole_group(items: &[WholeItem<'_>], counters: &[Whole]) -> DecidedGroup {
     let mut staged = counters.to_vec();
     let mut all = Vec::with_capacity(items.len());
     for (index, item) in items.iter().enumerate() {
         let whole = &mut staged[item.counter];
-        let settled = settle_whole(whole, item.asked, item.ruled, item.now_ms, item.sequence);
-        let Some(refusal) = settled.reply.refusal else {
-            all.push(settled);
+        let decided = decide_whole(whole, item.asked, item.ruled, item.now_ms, item.sequence);
+        let Some(refusal) = decided.reply.refusal else {
+            all.push(decided);
             continue;
         };
         let unchanged = |(other, item): (usize, &WholeItem<'_>)| {
@@ -36,7 +36,7 @@ pub fn settle_group(items: &[WholeItem<'_>], counters: &[Whole]) -> SettledGroup
             let body = counters[item.counter].body.as_ref().filter(|_| live.is_some());
             let state = Reply { kind: body.map_or(Kind::Sum, |body| body.kind()), ..Reply::state(live) };
             match other == index {
-                true => Reply { refusal: Some(refusal), detail: settled.reply.detail.clone(), ..state },
+                true => Reply { refusal: Some(refusal), detail: decided.reply.detail.clone(), ..state },
                 false => Reply { refusal: Some(Refusal::GroupAborted), ..state },
             }
         };

@@ -48,8 +48,10 @@ impl Deciding<'_> {
         let used = counted + self.outstanding().up;
         let after = used + i128::from(acquire.amount);
         let is_soft = acquire.is_soft || policy.is_some_and(|policy| policy.soft);
-        let quota =
-            |used: i128, reset_ms| Some(Arc::new(Detail::Quota { used: clamp(used), limit, reset_ms }));
+        let window_ms = self.window_ms(frame.as_ref());
+        let quota = |used: i128, reset_ms| {
+            Some(Arc::new(Detail::Quota { used: clamp(used), limit, reset_ms, window_ms }))
+        };
         if after > i128::from(limit) && !is_soft {
             let mut verdict = self.refuse(Refusal::OverQuota);
             verdict.reply.detail = quota(used, reset_ms);
@@ -74,6 +76,18 @@ impl Deciding<'_> {
             verdict.reply.detail = quota(after, reset_ms);
         }
         verdict
+    }
+
+    /// How long the window of a limit is.
+    pub(super) fn window_ms(&self, frame: Option<&Frame>) -> u64 {
+        match frame {
+            Some(Frame::Sliding { span_ms, .. } | Frame::Fixed { span_ms }) => *span_ms,
+            Some(calendar @ Frame::Calendar { .. }) => {
+                let window = calendar.window(self.now_ms);
+                window.end - window.start
+            }
+            None => 0,
+        }
     }
 
     /// How the window of a limit is cut: as asked, as far as what the counter keeps can tell; else as the policy says.

@@ -34,51 +34,80 @@ pub fn seen_by(body: &Body, frame: Option<&Frame>, now_ms: u64) -> Unique {
 
 /// The same in a span of time.
 pub fn visitors(body: &Body, range: &Range<u64>) -> Unique {
-    let mut all = Unique::new();
     match &body.state {
-        State::Unique(unique) => all = unique.clone(),
-        State::Visitors(_, sketches) => {
-            for (_, unique) in sketches.iter().filter(|(start, _)| range.contains(start)) {
-                all.merge(unique);
-            }
-        }
-        State::Sum | State::Window(..) => {}
+        State::Unique(unique) => unique.clone(),
+        State::Visitors(_, visitors) => visitors.seen(range).into_owned(),
+        State::Sum | State::Window(..) => Unique::new(),
     }
-    all
 }
 
 impl Deciding<'_> {
-    /// The sketch that something seen now belongs to, of a counter that is born for it if there is none; where its bucket begins.
-    pub(super) fn sketch(&mut self) -> Result<(Cow<'_, Unique>, u64), Refusal> {
-        if self.live.is_none() && self.body.is_none() {
-            let policy = self.ruled.policy;
-            let shape = match policy.map(|policy| (policy.kind, &policy.window)) {
-                None | Some((None, _)) | Some((Some(Kind::Unique), None)) => Shape::Unique,
-                Some((Some(Kind::Unique), Some(keeping))) => Shape::Visitors(keeping.to_be_kept()),
-                Some((Some(Kind::Sum | Kind::Window), _)) => return Err(Refusal::WrongKind),
-            };
-            self.happens(Event::Become(shape));
+    /// A counter that is born for what it is shown.
+    fn ensure_sketch(&mut self) -> Result<(), Refusal> {
+        if self.live.is_some() || self.body.is_some() {
+            return Ok(());
         }
-        let start_ms = self.keeping().map_or(0, |keeping| keeping.frame.bucket(self.now_ms).start);
+        let policy = self.ruled.policy;
+        let shape = match policy.map(|policy| (policy.kind, &policy.window)) {
+            None | Some((None, _)) | Some((Some(Kind::Unique), None)) => Shape::Unique,
+            Some((Some(Kind::Unique), Some(keeping))) => Shape::Visitors(keeping.to_be_kept()),
+            Some((Some(Kind::Sum | Kind::Window), _)) => return Err(Refusal::WrongKind),
+        };
+        self.happens(Event::Become(shape));
+        Ok(())
+    }
+
+    /// The bucket that something seen at `at_ms` belongs to; the newest one has no end.
+    fn bucket(&self, at_ms: u64) -> Range<u64> {
+        let Some(keeping) = self.keeping() else { return 0..u64::MAX };
+        let bucket = keeping.frame.bucket(at_ms);
+        if bucket.contains(&self.now_ms) { bucket.start..u64::MAX } else { bucket }
+    }
+
+    /// What was seen in a bucket, or in all by a counter that has none.
+    fn sketch(&self, bucket: &Range<u64>) -> Result<Cow<'_, Unique>, Refusal> {
         match self.body.as_ref().map(|body| &body.state) {
-            Some(State::Unique(unique)) => Ok((Cow::Borrowed(unique), 0)),
-            Some(State::Visitors(_, sketches)) => Ok((seen_from(sketches, start_ms), start_ms)),
+            Some(State::Unique(unique)) => Ok(Cow::Borrowed(unique)),
+            Some(State::Visitors(_, visitors)) if visitors.has_room_for(bucket) => Ok(visitors.seen(bucket)),
+            // As many buckets as there can be are newer.
+            Some(State::Visitors(..)) => Err(Refusal::OutOfTime),
             _ => Err(Refusal::WrongKind),
+        }
+    }
+
+    /// How many different items were seen, in the window where there is one, and whether that is exact: what a reader is told.
+    pub(super) fn seen_in_all(&mut self) -> Option<(u64, bool)> {
+        let from_ms = self.keeping().map_or(0, |keeping| keeping.frame.window(self.now_ms).start);
+        let told = |unique: &Unique| (unique.count(), unique.is_exact());
+        let known = match &self.body.as_ref()?.state {
+            State::Unique(unique) => Some(unique),
+            State::Visitors(_, visitors) => visitors.known_since(from_ms),
+            State::Sum | State::Window(..) => return None,
+        };
+        if let Some(known) = known {
+            return Some(told(known));
+        }
+        match &mut Arc::make_mut(self.body.as_mut()?).state {
+            State::Visitors(_, visitors) => Some(told(visitors.seen_since(from_ms))),
+            _ => None,
         }
     }
 
     /// The one sketch of a counter that does not know when it saw what: others take no sketches.
     pub(super) fn only_sketch(&mut self) -> Result<Unique, Refusal> {
-        let sketch = self.sketch()?.0.into_owned();
+        self.ensure_sketch()?;
+        let sketch = self.sketch(&(0..u64::MAX))?.into_owned();
         match self.body.as_ref().map(|body| &body.state) {
             Some(State::Unique(_)) => Ok(sketch),
             _ => Err(Refusal::WrongKind),
         }
     }
 
-    pub(super) fn observe(&mut self, items: &[u64]) -> Verdict {
-        let (sketch, start_ms) = match self.sketch() {
-            Ok(found) => found,
+    pub(super) fn observe(&mut self, items: &[u64], at_ms: u64) -> Verdict {
+        let bucket = self.bucket(at_ms);
+        let sketch = match self.ensure_sketch().and_then(|()| self.sketch(&bucket)) {
+            Ok(sketch) => sketch,
+            Err(Refusal::OutOfTime) => return self.out_of_time(self.oldest_ms()),
             Err(refusal) => return self.refuse(refusal),
         };
         let mut seen = Seen { is_new: false, is_altered: false };
@@ -92,7 +121,10 @@ impl Deciding<'_> {
             .collect();
         if !hashes.is_empty() {
             let from_ms = self.keeping().map_or(0, |keeping| keeping.from_ms(self.now_ms));
-            self.happens(Event::Observe { start_ms, from_ms, hashes });
+            self.happens(match (bucket.start, bucket.end) {
+                (start_ms, u64::MAX) => Event::Observe { start_ms, from_ms, hashes },
+                (start_ms, end_ms) => Event::ObserveLate { start_ms, end_ms, from_ms, hashes },
+            });
         }
         self.seen(seen)
     }
@@ -138,11 +170,13 @@ impl Deciding<'_> {
     /// is new), 2 more if something new is known: a difference that an outcome can remember.
     pub(super) fn seen(&mut self, seen: Seen) -> Verdict {
         let is_born = self.live.is_none();
-        let (count, is_exact) =
-            self.sketch().map_or((0, true), |(sketch, _)| (sketch.count(), sketch.is_exact()));
+        let (count, is_exact) = self.seen_in_all().unwrap_or((0, true));
         let applied = i64::from(seen.is_altered || is_born) + 2 * i64::from(seen.is_new);
         let mut verdict = if applied == 0 {
-            Verdict { change: Change::Keep, reply: Reply::state(self.live) }
+            let mut reply = Reply::state(self.live);
+            // In a window there may be fewer than when something was new.
+            reply.cell.value = to_i64(count);
+            Verdict { change: Change::Keep, reply }
         } else {
             let (now_ms, sequence) = (self.now_ms, self.sequence);
             born_or_changed(self.live, to_i64(count), Expiry::Keep, &self.ruled.limits, now_ms, sequence)

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::Recut;
 use crate::varint;
 
 /// The most buckets one windowed counter keeps: 64 KiB, and a sum over all of them takes a few microseconds.
@@ -69,6 +70,22 @@ impl Buckets {
             return Err(BucketRefusal::TooOld);
         }
         i64::try_from(self.sum(bucket_ms) + i128::from(delta)).map_err(|_| BucketRefusal::Overflow)
+    }
+
+    /// The same sums in buckets of another cut. They are never more.
+    pub fn recut(&self, recut: &Recut<'_>) -> Buckets {
+        let mut sums: Vec<(u64, i64)> = Vec::with_capacity(self.sums.len());
+        for (index, &(start_ms, sum)) in self.sums.iter().enumerate() {
+            let next_ms = self.sums.get(index + 1).map(|(next_ms, _)| *next_ms);
+            let start_ms = if sum < 0 { recut.earliest(start_ms) } else { recut.latest(start_ms, next_ms) };
+            match sums.last_mut() {
+                // What does not fit is more than any limit.
+                Some((last_ms, last)) if *last_ms >= start_ms => *last = last.saturating_add(sum),
+                _ => sums.push((start_ms, sum)),
+            }
+        }
+        sums.retain(|(_, sum)| *sum != 0);
+        Buckets { sums }
     }
 
     /// The sum of all buckets that start within `range_ms`.

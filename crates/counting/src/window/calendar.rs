@@ -13,6 +13,8 @@ pub const OFFSETS_MAX: usize = 1024;
 pub const ZONE_NAME_BYTES_MAX: usize = 64;
 /// No clock on earth is further from UTC than this; the databases allow 24:59:59.
 const OFFSET_S_MAX: i32 = 25 * 3600;
+/// How many changes of offset are told of a zone where only what is recent counts: four years of two a year.
+const OFFSETS_AROUND: usize = 8;
 const DAY_MS: i128 = 86_400_000;
 
 /// How long a calendar window is.
@@ -51,6 +53,19 @@ impl Zone {
         let is_earthly = offsets.iter().all(|(_, offset_s)| offset_s.unsigned_abs() <= OFFSET_S_MAX as u32);
         let fits = (1..=OFFSETS_MAX).contains(&offsets.len());
         (is_named && is_ordered && is_earthly && fits).then_some(Zone { name, offsets })
+    }
+
+    /// Its name alone, for who has to know whether it is still the same.
+    pub fn name_only(&self) -> Zone {
+        Zone { name: Arc::clone(&self.name), ..Zone::utc() }
+    }
+
+    /// The zone as it is at `at_ms`, up to its next change of offset, and was in the years before.
+    pub fn around(&self, at_ms: u64) -> Zone {
+        let later = self.offsets.partition_point(|(from_ms, _)| i128::from(*from_ms) <= i128::from(at_ms));
+        let end = (later + 1).min(self.offsets.len());
+        let offsets = &self.offsets[end.saturating_sub(OFFSETS_AROUND)..end];
+        Zone { name: Arc::clone(&self.name), offsets: Arc::from(offsets) }
     }
 
     /// What people call it, as in "Europe/Berlin".

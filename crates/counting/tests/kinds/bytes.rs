@@ -3,10 +3,11 @@
 use std::sync::LazyLock;
 
 use proptest::prelude::*;
-use quipu_counting::body::{Event, Shape, VISITOR_BUCKETS_MAX, read_frame};
+use quipu_counting::body::{Event, Shape, read_frame};
 use quipu_counting::bytes::Bytes;
 use quipu_counting::hold::Hold;
 use quipu_counting::series::Retention;
+use quipu_counting::visitors::VISITOR_BUCKETS_MAX;
 use quipu_counting::window::{Unit, Zone};
 
 use super::*;
@@ -160,7 +161,7 @@ proptest! {
         }
         let mut counter = Counter::default();
         for action in [
-            Action::Observe { items: Default::default() },
+            Action::Observe { items: Default::default(), at_ms: None },
             Action::Join { sketch: Default::default() },
             acquire(1, 5).0,
         ] {

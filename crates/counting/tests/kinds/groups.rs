@@ -1,11 +1,11 @@
 //! All-or-none groups of counters with all they have.
 
 use quipu_counting::Refusal;
-use quipu_counting::kinds::{SettledGroup, WholeItem, settle_group};
+use quipu_counting::kinds::{DecidedGroup, WholeItem, decide_whole_group};
 
 use super::*;
 
-fn settle(counters: &[Whole], asks: &[(usize, Ask)]) -> SettledGroup {
+fn settle(counters: &[Whole], asks: &[(usize, Ask)]) -> DecidedGroup {
     let items: Vec<WholeItem<'_>> = asks
         .iter()
         .enumerate()
@@ -17,7 +17,7 @@ fn settle(counters: &[Whole], asks: &[(usize, Ask)]) -> SettledGroup {
             now_ms: START_MS,
         })
         .collect();
-    settle_group(&items, counters)
+    decide_whole_group(&items, counters)
 }
 
 fn counters() -> Vec<Whole> {
@@ -43,16 +43,16 @@ fn each_sees_what_those_before_it_did() {
         (1, add(7)),
         (3, read()),
     ];
-    let (settled, after) = settle(&before, &asks).unwrap();
-    let told: Vec<String> = settled.iter().map(|settled| told(&settled.reply)).collect();
+    let (decided, after) = settle(&before, &asks).unwrap();
+    let told: Vec<String> = decided.iter().map(|decided| told(&decided.reply)).collect();
     assert_eq!(told, ["6", "2 exactly applied 3", "5 used 5/5 reset 3659999", "1", "10", "none", "7", "1"]);
     // What each came to is what it would have come to alone.
     let mut counters = before;
-    for (index, ((counter, ask), settled)) in asks.iter().zip(&settled).enumerate() {
+    for (index, ((counter, ask), decided)) in asks.iter().zip(&decided).enumerate() {
         let asked = Asked { action: &ask.0, payload: &ask.1 };
         let ruled = Ruled { limits: Limits::NONE, policy: None };
-        let alone = settle_whole(&mut counters[*counter], asked, ruled, START_MS, 100 + index as u64);
-        assert_eq!(alone, *settled);
+        let alone = decide_whole(&mut counters[*counter], asked, ruled, START_MS, 100 + index as u64);
+        assert_eq!(alone, *decided);
     }
     assert_eq!(counters, after);
     assert_eq!(counters[1].body, None, "a sum now");

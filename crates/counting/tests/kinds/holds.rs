@@ -219,8 +219,8 @@ impl Counter {
         self.sequence += 1;
         let asked = Asked { action: &ask.0, payload: &ask.1 };
         let ruled = Ruled { limits: Limits::NONE, policy: None };
-        let settled = settle_whole(&mut self.whole, asked, ruled, START_MS, self.sequence);
-        assert_eq!(settled.reply.refusal, None);
+        let decided = decide_whole(&mut self.whole, asked, ruled, START_MS, self.sequence);
+        assert_eq!(decided.reply.refusal, None);
         self.whole.cell
     }
 }

@@ -1,4 +1,4 @@
-//! Counters that are more than five numbers: what `settle_whole` answers, as scripts.
+//! Counters that are more than five numbers: what `decide_whole` answers, as scripts.
 //!
 //! A script is a list of requests to one counter, each with the time it comes and what it is told, in short. Every request of every
 //! file here goes through [`Counter::ask`], which also checks what must hold of all: what is refused leaves no trace, the
@@ -13,6 +13,7 @@ mod holds;
 mod late;
 mod ledger;
 mod policies;
+mod recut;
 mod restored;
 mod rollups;
 mod uniques;
@@ -21,7 +22,7 @@ mod windows;
 use std::sync::Arc;
 
 use quipu_counting::body::{Keeping, put_frame};
-use quipu_counting::kinds::{Asked, Ruled, Settled, seen_by, settle_whole};
+use quipu_counting::kinds::{Asked, Decided, Ruled, decide_whole, seen_by};
 use quipu_counting::unique::hash;
 use quipu_counting::window::Frame;
 use quipu_counting::{
@@ -59,9 +60,9 @@ impl Counter {
         let asked = Asked { action: &ask.0, payload: &ask.1 };
         let limits = self.policy.as_ref().map_or(Limits::NONE, Limits::from);
         let ruled = Ruled { limits, policy: self.policy.as_ref() };
-        let settled = settle_whole(&mut self.whole, asked, ruled, now_ms, self.sequence);
-        check(&before, &self.whole, &settled, now_ms);
-        settled.reply
+        let decided = decide_whole(&mut self.whole, asked, ruled, now_ms, self.sequence);
+        check(&before, &self.whole, &decided, now_ms);
+        decided.reply
     }
 
     fn body(&self) -> &Body {
@@ -70,25 +71,25 @@ impl Counter {
 }
 
 /// What holds of every change.
-fn check(before: &Whole, after: &Whole, settled: &Settled, now_ms: u64) {
-    if settled.reply.refusal.is_some() {
-        assert_eq!(settled.change, Change::Keep, "a refusal changes nothing");
+fn check(before: &Whole, after: &Whole, decided: &Decided, now_ms: u64) {
+    if decided.reply.refusal.is_some() {
+        assert_eq!(decided.change, Change::Keep, "a refusal changes nothing");
     }
-    match settled.change {
+    match decided.change {
         Change::Keep => {
             assert_eq!(after, before, "nothing changed");
-            assert!(settled.events.is_empty(), "and nothing happened");
+            assert!(decided.events.is_empty(), "and nothing happened");
         }
         Change::Remove => {
             assert_eq!(*after, Whole::default());
-            assert!(settled.events.is_empty());
+            assert!(decided.events.is_empty());
         }
         Change::Put(cell) => {
             assert_eq!(after.cell, Some(cell));
             // What a restart does with the log.
             let is_same = before.cell.is_some_and(|before| before.birth == cell.birth);
             let mut body = before.body.as_deref().filter(|_| is_same).cloned();
-            Body::apply_all(&mut body, &settled.events, now_ms).unwrap();
+            Body::apply_all(&mut body, &decided.events, now_ms).unwrap();
             assert_eq!(body.as_ref(), after.body.as_deref(), "the events tell all of it");
         }
     }
@@ -108,7 +109,7 @@ fn told(reply: &Reply) -> String {
     };
     match reply.detail.as_deref() {
         None | Some(Detail::Body(..)) => {}
-        Some(Detail::Quota { used, limit, reset_ms }) => {
+        Some(Detail::Quota { used, limit, reset_ms, .. }) => {
             told += &format!(" used {used}/{limit} reset {reset_ms}");
         }
         Some(Detail::Hold { number, expires_at_ms }) => {
@@ -208,13 +209,19 @@ fn hashes(items: &[&str]) -> Vec<u64> {
 
 fn observe_hashes(hashes: &[u64]) -> Ask {
     Ask(
-        Action::Observe { items: Default::default() },
+        Action::Observe { items: Default::default(), at_ms: None },
         hashes.iter().flat_map(|hash| hash.to_le_bytes()).collect(),
     )
 }
 
 fn observe(items: &[&str]) -> Ask {
     observe_hashes(&hashes(items))
+}
+
+/// The same at so long after [`START_MS`].
+fn observe_at(items: &[&str], at_ms: u64) -> Ask {
+    let Ask(_, payload) = observe(items);
+    Ask(Action::Observe { items: Default::default(), at_ms: Some(START_MS + at_ms) }, payload)
 }
 
 fn sketch_of(hashes: &[u64]) -> Vec<u8> {

@@ -26,9 +26,9 @@ fn all_it_had_is_there_again_and_again() {
     let visits = kind(Kind::Unique, Some(sliding(10 * SECOND_MS, SECOND_MS)), MINUTE_MS);
     let visits = script(
         Counter::under(visits),
-        &[(0, observe(&["a"]), "1 exactly applied 3"), (2_000, observe(&["b"]), "1 exactly applied 3")],
+        &[(0, observe(&["a"]), "1 exactly applied 3"), (2_000, observe(&["b"]), "2 exactly applied 3")],
     );
-    for (counter, told) in [(windowed, "7"), (unique, "2"), (visits, "1")] {
+    for (counter, told) in [(windowed, "7"), (unique, "2"), (visits, "2")] {
         // Where there was nothing, a number, something of the same kind, or of another.
         for before in
             [vec![], vec![(4_000, add(1), "1")], vec![(4_000, observe(&["z"]), "1 exactly applied 3")]]

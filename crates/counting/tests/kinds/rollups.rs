@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use quipu_counting::rollup::{CELLS_MAX, Declared, GROUPS_MAX};
+use quipu_counting::rollup::{CELLS_MAX, CellsKept, Declared, GROUPS_MAX};
 use quipu_counting::{Refusal, Slice, Told};
 
 use super::*;
@@ -59,6 +59,61 @@ fn an_addition_counts_in_all_roll_ups() {
         ],
     );
     assert_eq!(counter.body().rollups.as_ref().unwrap().len(), 3 + 3 + 5);
+}
+
+#[test]
+fn what_is_old_is_no_longer_told_apart_by_time() {
+    let policy = Policy {
+        rollups_kept: CellsKept::new([("day", 3 * DAY_MS)]).unwrap(),
+        ..by(&[&["day"], &["campaign", "day"], &["tenant"]])
+    };
+    let of = |delta, campaign| add_for(delta, &[("campaign", campaign), ("tenant", "a")]);
+    let counter = script(
+        Counter::under(policy),
+        &[
+            (0, of(1, "x"), "1"),
+            (DAY_MS, of(2, "x"), "3"),
+            (DAY_MS, of(4, "y"), "7"),
+            (3 * DAY_MS, of(8, "x"), "15"),
+            (3 * DAY_MS, part("day:*"), "part 15 2026-03-28=1 2026-03-29=6 2026-03-31=8"),
+            // Who looks changes nothing.
+            (9 * DAY_MS, part("day:*"), "part 15 2026-03-28=1 2026-03-29=6 2026-03-31=8"),
+            (4 * DAY_MS, of(16, "y"), "31"),
+            (4 * DAY_MS, part("day:*"), "part 31 =1 2026-03-29=6 2026-03-31=8 2026-04-01=16"),
+            (4 * DAY_MS, part("campaign:x,day:*"), "part 11 =1 2026-03-29=2 2026-03-31=8"),
+            (4 * DAY_MS, part("campaign:*"), "part 31 x=11 y=20"),
+            (4 * DAY_MS, part("tenant:*"), "part 31 a=31"),
+            // What is said to be so old stays until the next day.
+            (4 * DAY_MS, add_for(32, &[("day", "1999-12-31")]), "63"),
+            (4 * DAY_MS, part("day:1999-12-31"), "part 32"),
+            (30 * DAY_MS, of(-1, "z"), "62"),
+            (30 * DAY_MS, part("day:*"), "part 62 =63 2026-04-27=-1"),
+            (30 * DAY_MS, part("campaign:*,day:*"), "part 62 /=32 x/=11 y/=20 z/2026-04-27=-1"),
+        ],
+    );
+    assert_eq!(counter.body().rollups.as_ref().unwrap().len(), 2 + 4 + 2);
+}
+
+#[test]
+fn times_for_which_cells_can_be_kept() {
+    assert!(CellsKept::new([("minute", 60_000), ("year", 1 << 40)]).is_ok());
+    let refused = |name, ms| CellsKept::new([(name, ms)]).unwrap_err();
+    assert!(refused("tenant", DAY_MS).contains("minute, hour, day"));
+    assert_eq!(refused("day", DAY_MS - 1), "a cell by day is kept for at least 86400000 ms");
+}
+
+#[test]
+fn folding_makes_room() {
+    let mut counter = Counter::under(Policy {
+        rollups_kept: CellsKept::new([("minute", HOUR_MS)]).unwrap(),
+        ..by(&[&["minute"]])
+    });
+    counter.fill("minute", |number| format!("2026-01-01T00:{number:05}"));
+    let counter = script(
+        counter,
+        &[(0, add(1), "no too-many-cells"), (MINUTE_MS, add(1), &(CELLS_MAX + 1).to_string())],
+    );
+    assert_eq!(counter.body().rollups.as_ref().unwrap().len(), 2);
 }
 
 #[test]
@@ -182,22 +237,27 @@ fn windows_have_roll_ups_in_their_time_zone() {
     script(Counter::under(policy), &[(0, add(2), "2"), (0, part("day:*"), "part 2 2026-03-29=2")]);
 }
 
+impl Counter {
+    /// Adds one for each of as many values as there can be, without looking at everything each time.
+    fn fill(&mut self, name: &str, value: impl Fn(usize) -> String) {
+        let policy = self.policy.clone().unwrap();
+        let ruled = Ruled { limits: Limits::from(&policy), policy: Some(&policy) };
+        for number in 0..CELLS_MAX {
+            let Ask(action, payload) = add_for(1, &[(name, &value(number))]);
+            let asked = Asked { action: &action, payload: &payload };
+            let decided = decide_whole(&mut self.whole, asked, ruled, START_MS, number as u64 + 1);
+            assert_eq!(decided.reply.refusal, None);
+            let a_few = if number == 0 { 64 } else { 32 };
+            assert!(decided.events.len() < a_few, "the log says little of it: {}", decided.events.len());
+        }
+        self.sequence = CELLS_MAX as u64;
+    }
+}
+
 #[test]
 fn cells_and_groups_are_bounded() {
     let mut counter = Counter::under(by(&[&["user"]]));
-    let mut whole = std::mem::take(&mut counter.whole);
-    let policy = counter.policy.clone().unwrap();
-    let ruled = Ruled { limits: Limits::from(&policy), policy: Some(&policy) };
-    for number in 0..CELLS_MAX {
-        let Ask(action, payload) = add_for(1, &[("user", &number.to_string())]);
-        let asked = Asked { action: &action, payload: &payload };
-        let settled = settle_whole(&mut whole, asked, ruled, START_MS, number as u64 + 1);
-        assert_eq!(settled.reply.refusal, None);
-        let a_few = if number == 0 { 32 } else { 16 };
-        assert!(settled.events.len() < a_few, "the log says little of it: {}", settled.events.len());
-    }
-    counter.whole = whole;
-    counter.sequence = CELLS_MAX as u64;
+    counter.fill("user", |number| number.to_string());
     assert_eq!(
         counter.ask(START_MS, &add_for(1, &[("user", "one more")])).refusal,
         Some(Refusal::TooManyCells)

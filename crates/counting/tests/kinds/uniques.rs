@@ -1,7 +1,12 @@
 //! Counters of uniques, alone and by time.
 
-use quipu_counting::body::{State, VISITOR_BUCKETS_MAX};
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+use quipu_counting::body::State;
+use quipu_counting::kinds::AHEAD_MS;
 use quipu_counting::unique::EXACT_MAX;
+use quipu_counting::visitors::VISITOR_BUCKETS_MAX;
 
 use super::*;
 
@@ -173,9 +178,13 @@ fn uniques_by_time() {
         visitors(sliding(2 * DAY_MS, DAY_MS), 9 * DAY_MS),
         &[
             (0, observe(&["a", "b"]), "2 exactly applied 3"),
-            (DAY_MS, observe(&["a", "c"]), "2 exactly applied 3"),
+            // What is told, and what lists and sums show, is what a reader sees: the window.
+            (DAY_MS, observe(&["a", "c"]), "3 exactly applied 3"),
             (DAY_MS, read(), "3"),
             (3 * DAY_MS, read(), "2"),
+            (3 * DAY_MS, observe(&["c"]), "2 exactly applied 3"),
+            (3 * DAY_MS + HOUR_MS, observe(&["c"]), "2 exactly applied 0"),
+            (4 * DAY_MS, observe(&["d"]), "2 exactly applied 3"),
             (9 * DAY_MS, read(), "0"),
         ],
     );
@@ -189,16 +198,107 @@ fn buckets_of_visitors_that_are_kept() {
     for minute in 0..20 {
         counter.ask(START_MS + minute * MINUTE_MS, &observe(&["a"]));
     }
-    let State::Visitors(_, sketches) = &counter.body().state else { panic!() };
-    let starts: Vec<u64> = sketches.iter().map(|(start_ms, _)| (start_ms - START_MS) / MINUTE_MS).collect();
-    assert_eq!(starts, [14, 15, 16, 17, 18, 19]);
+    let minutes: Vec<u64> =
+        starts(&counter).iter().map(|start_ms| (start_ms - START_MS) / MINUTE_MS).collect();
+    assert_eq!(minutes, [14, 15, 16, 17, 18, 19]);
     // Never more than fit, however long they should be kept.
     let mut counter = visitors(sliding(SECOND_MS, SECOND_MS), DAY_MS);
     for second in 0..VISITOR_BUCKETS_MAX as u64 + 50 {
         counter.ask(START_MS + second * SECOND_MS, &observe(&["a"]));
     }
-    let State::Visitors(_, sketches) = &counter.body().state else { panic!() };
-    assert_eq!((sketches.len(), sketches[0].0), (VISITOR_BUCKETS_MAX, START_MS + 50 * SECOND_MS));
+    assert_eq!(starts(&counter).len(), VISITOR_BUCKETS_MAX);
+    assert_eq!(starts(&counter)[0], START_MS + 50 * SECOND_MS);
+}
+
+fn starts(counter: &Counter) -> Vec<u64> {
+    let State::Visitors(_, visitors) = &counter.body().state else { panic!() };
+    visitors.iter().map(|(start_ms, _)| *start_ms).collect()
+}
+
+#[test]
+fn visitors_that_are_late_count_for_their_time() {
+    let policy = Policy {
+        lateness_ms: Some(10 * MINUTE_MS),
+        ..kind(Kind::Unique, Some(sliding(5 * MINUTE_MS, MINUTE_MS)), 30 * MINUTE_MS)
+    };
+    let counter = script(
+        Counter::under(policy),
+        &[
+            (20 * MINUTE_MS, observe_at(&["a", "b"], 18 * MINUTE_MS + 7), "2 exactly applied 3"),
+            (20 * MINUTE_MS, observe(&["a", "c"]), "3 exactly applied 3"),
+            (20 * MINUTE_MS, observe_at(&["a"], 18 * MINUTE_MS), "3 exactly applied 0"),
+            // Before the window: known, and not in it.
+            (20 * MINUTE_MS, observe_at(&["d"], 11 * MINUTE_MS), "3 exactly applied 3"),
+            (20 * MINUTE_MS, observe_at(&["d"], 10 * MINUTE_MS - 1), "no out-of-time 600000..=1260000"),
+            (20 * MINUTE_MS, observe_at(&["e"], 20 * MINUTE_MS + AHEAD_MS), "4 exactly applied 3"),
+            (20 * MINUTE_MS, read(), "4"),
+            // "b" was seen only then.
+            (24 * MINUTE_MS, read(), "3"),
+        ],
+    );
+    let minutes: Vec<u64> = starts(&counter).iter().map(|at_ms| (at_ms - START_MS) / MINUTE_MS).collect();
+    assert_eq!(minutes, [11, 18, 20]);
+    script(Counter::default(), &[(0, observe_at(&["a"], 0), "no no-window"), (0, read(), "none")]);
+    let one_sketch =
+        [(0, observe(&["a"]), "1 exactly applied 3"), (0, observe_at(&["b"], 0), "no no-window")];
+    script(Counter::default(), &one_sketch);
+}
+
+#[test]
+fn when_all_visitors_are_newer_there_is_no_room() {
+    let mut counter = visitors(sliding(SECOND_MS, SECOND_MS), DAY_MS);
+    let last_ms = VISITOR_BUCKETS_MAX as u64 * SECOND_MS;
+    for second in 1..=VISITOR_BUCKETS_MAX as u64 {
+        counter.ask(START_MS + second * SECOND_MS, &observe(&["a"]));
+    }
+    let bound = format!("no out-of-time 1000..={}", last_ms + AHEAD_MS);
+    let counter = script(
+        counter,
+        &[
+            (last_ms, observe_at(&["b"], 999), &bound),
+            (last_ms, observe_at(&["b"], 1_000), "1 exactly applied 3"),
+        ],
+    );
+    assert_eq!(starts(&counter).len(), VISITOR_BUCKETS_MAX);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Against a list of all visits, late ones too; and a counter that was stored and read again says the same, though it has to add up anew.
+    #[test]
+    fn windows_of_visitors_are_the_items_of_their_visits(
+        steps in prop::collection::vec((0..4_000u64, 0..40_000u64, 0..250u64), 1..150),
+        bucket_ms in 1..3_000u64,
+        count in 1..20u64,
+        is_fixed: bool,
+    ) {
+        let span_ms = bucket_ms * count;
+        let frame = if is_fixed { Frame::Fixed { span_ms } } else { sliding(span_ms, bucket_ms) };
+        let mut counter = visitors(frame.clone(), 60_000);
+        let mut visits: Vec<(u64, u64)> = Vec::new();
+        let mut now_ms = START_MS;
+        for (later_ms, ago_ms, item) in steps {
+            now_ms += later_ms;
+            let at_ms = (now_ms - ago_ms).max(START_MS);
+            let items = [item.to_string(), (item / 2).to_string()];
+            let names: Vec<&str> = items.iter().map(String::as_str).collect();
+            let mut stored = counter.clone();
+            let mut bytes = Vec::new();
+            if let Some(body) = &counter.whole.body {
+                body.put(&mut bytes);
+                stored.whole.body = Body::read(&bytes).map(Arc::new);
+            }
+            let ask = observe_at(&names, at_ms - START_MS);
+            let reply = counter.ask(now_ms, &ask);
+            prop_assert_eq!(&stored.ask(now_ms, &ask), &reply);
+            visits.extend([(at_ms, item), (at_ms, item / 2)]);
+            let window = frame.window(now_ms);
+            let within = visits.iter().filter(|(at_ms, _)| window.contains(at_ms));
+            let different: BTreeSet<u64> = within.map(|(_, item)| *item).collect();
+            prop_assert_eq!(reply.cell.value, different.len() as i64);
+        }
+    }
 }
 
 #[test]

@@ -1,6 +1,34 @@
 //! Requests of a batch that belong together: all or none, once per producer and sequence, only if checks hold.
 
+use std::collections::HashMap;
+
 use super::*;
+
+/// What the requests of a group are for.
+struct Members {
+    /// Of each request, which of the group's counters it is for.
+    counters: Vec<usize>,
+    /// Of each counter, the first request for it.
+    firsts: Vec<usize>,
+    /// Of each request, the sequence that its change would take.
+    sequences: Vec<u64>,
+    /// Of each partition, the last of them.
+    last_sequences: Vec<u64>,
+}
+
+impl Members {
+    /// Of each request, the counter and the sequence.
+    fn items(&self) -> impl Iterator<Item = (usize, u64)> {
+        self.counters.iter().copied().zip(self.sequences.iter().copied())
+    }
+}
+
+/// All are told that nothing was done, and one of them why.
+fn refuse_all((refused, told): (usize, Vec<Reply>), replies: &mut Vec<Reply>) -> Option<Refusal> {
+    let refusal = told[refused].refusal;
+    replies.extend(told);
+    refusal
+}
 
 impl Run<'_, '_> {
     /// Returns the next request that is to be decided.
@@ -81,139 +109,144 @@ impl Run<'_, '_> {
         }
     }
 
-    /// Decides the group on copies of its cells and carries it out if every item is accepted.
+    /// Decides a group, and carries it out if every item is accepted. Says why not, else.
     pub(super) fn all_or_none(
         &mut self,
         batch: &Batch,
         group: &Group,
         replies: &mut Vec<Reply>,
     ) -> Option<Refusal> {
-        let is_for_whole = |index: usize| {
-            let (key, place) = (batch.key(index), self.places[index]);
-            let held = self.guards[usize::from(place.partition)].as_ref();
-            batch.requests[index].action.is_for_whole()
-                || held.is_some_and(|held| {
-                    held.limits(key).is_for_whole || held.has_body(held.table.find(place.hash, key))
-                })
+        let members = self.members(batch, group);
+        let decided = match (group.start..group.end).any(|index| self.is_for_whole(batch, index)) {
+            true => self.all_or_none_of_wholes(batch, group, &members, replies),
+            false => self.all_or_none_of_cells(batch, group, &members, replies),
         };
-        if (group.start..group.end).any(is_for_whole) {
-            return self.all_or_none_of_whole(batch, group, replies);
-        }
-        let mut cells: Vec<Option<Cell>> = Vec::new();
-        let mut cell_of: std::collections::HashMap<&[u8], usize> = std::collections::HashMap::new();
-        let mut taken = vec![0u64; self.guards.len()];
-        let mut items = Vec::with_capacity(group.end - group.start);
-        for index in group.start..group.end {
-            let (key, place) = (batch.key(index), self.places[index]);
-            let held = self.held(place.partition);
-            let limits = held.limits(key);
-            let cell = *cell_of.entry(key).or_insert_with(|| {
-                cells.push(held.table.find(place.hash, key).and_then(|number| held.table.cell(number)));
-                cells.len() - 1
-            });
-            let taken = &mut taken[usize::from(place.partition)];
-            *taken += 1;
-            items.push(GroupItem {
-                cell,
-                action: &batch.requests[index].action,
-                limits,
-                sequence: held.sequence + *taken,
-                now_ms: held.time_ms,
-            });
-        }
-        let last_sequences: Vec<u64> = (self.guards.iter().zip(&taken))
-            .map(|(held, taken)| held.as_ref().map_or(0, |held| held.sequence + taken))
-            .collect();
-        match decide_group(&items, &mut cells) {
-            Ok(verdicts) => {
-                for (index, verdict) in (group.start..group.end).zip(verdicts) {
-                    let (key, place) = (batch.key(index), self.places[index]);
-                    let held = self.held(place.partition);
-                    let found = held.table.find(place.hash, key);
-                    let before = found.and_then(|number| held.table.cell(number));
-                    held.change(place.hash, key, found, before, &verdict.change);
-                    replies.push(verdict.reply);
+        if decided.is_none() {
+            // Births were given out by counting items, also those that change nothing: none twice.
+            for (held, last) in self.guards.iter_mut().zip(members.last_sequences) {
+                if let Some(held) = held {
+                    held.sequence = held.sequence.max(last);
                 }
-                // Births were given out by counting items, also those that change nothing: none twice.
-                for (held, last) in self.guards.iter_mut().zip(last_sequences) {
-                    if let Some(held) = held {
-                        held.sequence = held.sequence.max(last);
-                    }
-                }
-                None
-            }
-            Err((refused, refusals)) => {
-                let refusal = refusals[refused].refusal;
-                replies.extend(refusals);
-                refusal
             }
         }
+        decided
     }
 
-    /// The same for counters that are more than their numbers.
-    pub(super) fn all_or_none_of_whole(
+    /// Whether a request is for a counter that is more than its numbers, or that only such counters know.
+    fn is_for_whole(&self, batch: &Batch, index: usize) -> bool {
+        let (key, place) = (batch.key(index), self.places[index]);
+        let held = self.guards[usize::from(place.partition)].as_ref();
+        batch.requests[index].action.is_for_whole()
+            || held.is_some_and(|held| {
+                held.limits(key).is_for_whole || held.has_body(held.table.find(place.hash, key))
+            })
+    }
+
+    fn members(&self, batch: &Batch, group: &Group) -> Members {
+        let mut counter_of: HashMap<&[u8], usize> = HashMap::new();
+        let (mut counters, mut firsts, mut sequences) = (Vec::new(), Vec::new(), Vec::new());
+        let mut taken: Vec<u64> =
+            self.guards.iter().map(|held| held.as_ref().map_or(0, |held| held.sequence)).collect();
+        for index in group.start..group.end {
+            counters.push(*counter_of.entry(batch.key(index)).or_insert_with(|| {
+                firsts.push(index);
+                firsts.len() - 1
+            }));
+            let taken = &mut taken[usize::from(self.places[index].partition)];
+            *taken += 1;
+            sequences.push(*taken);
+        }
+        Members { counters, firsts, sequences, last_sequences: taken }
+    }
+
+    /// The counter of a request as it lies there.
+    fn found(&mut self, batch: &Batch, index: usize) -> (Option<RecordNumber>, Option<Cell>) {
+        let (key, place) = (batch.key(index), self.places[index]);
+        let held = self.held(place.partition);
+        let found = held.table.find(place.hash, key);
+        (found, found.and_then(|number| held.table.cell(number)))
+    }
+
+    /// On copies of the cells.
+    fn all_or_none_of_cells(
         &mut self,
         batch: &Batch,
         group: &Group,
+        members: &Members,
         replies: &mut Vec<Reply>,
     ) -> Option<Refusal> {
-        let mut counters: Vec<Whole> = Vec::new();
-        let mut counter_of: std::collections::HashMap<&[u8], usize> = std::collections::HashMap::new();
-        let mut taken = vec![0u64; self.guards.len()];
-        let policies = self.guards.iter().flatten().next().map(|held| Arc::clone(&held.policies))?;
+        let mut cells: Vec<Option<Cell>> =
+            members.firsts.iter().map(|index| self.found(batch, *index).1).collect();
         let mut items = Vec::with_capacity(group.end - group.start);
-        for index in group.start..group.end {
-            let (key, place) = (batch.key(index), self.places[index]);
-            let held = self.held(place.partition);
-            let counter = *counter_of.entry(key).or_insert_with(|| {
-                let cell = held.table.find(place.hash, key).and_then(|number| held.table.cell(number));
-                counters.push(Whole { cell, body: held.bodies.get(key).cloned() });
-                counters.len() - 1
+        for (index, (counter, sequence)) in (group.start..).zip(members.items()) {
+            let held = self.held(self.places[index].partition);
+            items.push(GroupItem {
+                cell: counter,
+                action: &batch.requests[index].action,
+                limits: held.limits(batch.key(index)),
+                sequence,
+                now_ms: held.time_ms,
             });
-            let taken = &mut taken[usize::from(place.partition)];
-            *taken += 1;
+        }
+        let verdicts = match decide_group(&items, &mut cells) {
+            Ok(verdicts) => verdicts,
+            Err(refused) => return refuse_all(refused, replies),
+        };
+        for (index, verdict) in (group.start..).zip(verdicts) {
+            let (found, before) = self.found(batch, index);
+            let place = self.places[index];
+            self.held(place.partition).change(place.hash, batch.key(index), found, before, &verdict.change);
+            replies.push(verdict.reply);
+        }
+        None
+    }
+
+    /// On copies of the counters with all they have.
+    fn all_or_none_of_wholes(
+        &mut self,
+        batch: &Batch,
+        group: &Group,
+        members: &Members,
+        replies: &mut Vec<Reply>,
+    ) -> Option<Refusal> {
+        let policies = self.guards.iter().flatten().next().map(|held| Arc::clone(&held.policies))?;
+        let mut counters: Vec<Whole> = Vec::with_capacity(members.firsts.len());
+        for index in &members.firsts {
+            let (_, cell) = self.found(batch, *index);
+            let held = self.held(self.places[*index].partition);
+            counters.push(Whole { cell, body: held.bodies.get(batch.key(*index)).cloned() });
+        }
+        let mut items = Vec::with_capacity(group.end - group.start);
+        for (index, (counter, sequence)) in (group.start..).zip(members.items()) {
+            let (key, held) = (batch.key(index), self.held(self.places[index].partition));
             items.push(WholeItem {
                 counter,
                 asked: Asked { action: &batch.requests[index].action, payload: batch.payload(index) },
                 ruled: Ruled { limits: held.limits(key), policy: policies.policy_for(key) },
-                sequence: held.sequence + *taken,
+                sequence,
                 now_ms: held.time_ms,
             });
         }
-        let last_sequences: Vec<u64> = (self.guards.iter().zip(&taken))
-            .map(|(held, taken)| held.as_ref().map_or(0, |held| held.sequence + taken))
-            .collect();
-        let (settled, after) = match settle_group(&items, &counters) {
-            Ok(settled) => settled,
-            Err((refused, refusals)) => {
-                let refusal = refusals[refused].refusal;
-                replies.extend(refusals);
-                return refusal;
-            }
+        let (decided, after) = match decide_whole_group(&items, &counters) {
+            Ok(decided) => decided,
+            Err(refused) => return refuse_all(refused, replies),
         };
-        let in_the_end: Vec<usize> = items.iter().map(|item| item.counter).collect();
-        for ((index, settled), counter) in (group.start..group.end).zip(settled).zip(in_the_end) {
+        for ((index, decided), counter) in (group.start..).zip(decided).zip(&members.counters) {
+            let (found, before) = self.found(batch, index);
             let (key, place) = (batch.key(index), self.places[index]);
             let held = self.held(place.partition);
-            let found = held.table.find(place.hash, key);
-            let before = found.and_then(|number| held.table.cell(number));
             if let Some(number) = found {
                 held.save_image(number, before);
             }
             // Nobody looks before all of it is done, so the body may be there at once as it is in the end.
-            let body = after[counter].body.clone();
-            held.change_whole(place.hash, key, (found, before), &settled, body);
+            let body = after[*counter].body.clone();
+            held.change_whole(place.hash, key, (found, before), &decided, body);
             let keep_ms = held.limits(key).audit_ms;
             if keep_ms > 0 {
-                held.trace_change(key, keep_ms, before, &settled.change, told(batch, index));
+                let told = Told { held: decided.held, ..told(batch, index) };
+                held.trace_change(key, keep_ms, before, &decided.change, told);
             }
-            replies.push(settled.reply);
-        }
-        // Births were given out by counting items, also those that change nothing: none twice.
-        for (held, last) in self.guards.iter_mut().zip(last_sequences) {
-            if let Some(held) = held {
-                held.sequence = held.sequence.max(last);
-            }
+            replies.push(decided.reply);
         }
         None
     }

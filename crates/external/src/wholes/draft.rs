@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use quipu_counting::kinds::{Asked, Ruled, Settled, WholeItem, recall, settle_group, settle_whole};
+use quipu_counting::kinds::{Asked, Decided, Ruled, WholeItem, decide_whole, decide_whole_group, recall};
 use quipu_counting::session::admit;
 use quipu_counting::{
     Batch, Cell, Change, Group, GroupKind, Kind, Outcome, Refusal, Remembered, Reply, Session,
@@ -161,16 +161,16 @@ impl Drafting<'_> {
         let before = self.before(&whole);
         let asked = Asked { action: &batch.requests[index].action, payload: batch.payload(index) };
         let sequence = self.drafted.births.last + 1;
-        let settled = settle_whole(&mut whole, asked, self.ruled(key), self.time_ms, sequence);
-        if matches!(settled.change, Change::Put(cell) if cell.birth == sequence) {
+        let decided = decide_whole(&mut whole, asked, self.ruled(key), self.time_ms, sequence);
+        if matches!(decided.change, Change::Put(cell) if cell.birth == sequence) {
             self.drafted.births.last = sequence;
         }
-        self.tell(batch, index, fingerprint, before, &settled.change, whole.body.is_some());
-        if is_staged || settled.change != Change::Keep {
+        self.tell(batch, index, fingerprint, before, &decided.change, whole.body.is_some());
+        if is_staged || decided.change != Change::Keep {
             self.drafted.counters.insert(key.to_vec(), whole);
         }
-        self.remember(batch, index, fingerprint, &settled.reply);
-        settled.reply
+        self.remember(batch, index, fingerprint, &decided.reply);
+        decided.reply
     }
 
     /// What a request is told that was decided before.
@@ -230,8 +230,8 @@ impl Drafting<'_> {
             let (ruled, now_ms) = (self.ruled(key), self.time_ms);
             items.push(WholeItem { counter, asked, ruled, sequence, now_ms });
         }
-        let (settled, after) = match settle_group(&items, &counters) {
-            Ok(settled) => settled,
+        let (decided, after) = match decide_whole_group(&items, &counters) {
+            Ok(decided) => decided,
             Err((refused, replies)) => {
                 let refusal = replies[refused].refusal;
                 return (replies, refusal);
@@ -240,9 +240,9 @@ impl Drafting<'_> {
         let counter_of: Vec<usize> = items.iter().map(|item| item.counter).collect();
         // Births are given out by counting items, also those that are born by none of them.
         self.drafted.births.last += items.len() as u64;
-        let mut replies = Vec::with_capacity(settled.len());
-        for ((index, settled), counter) in places.zip(settled).zip(counter_of) {
-            let Settled { change, reply, .. } = settled;
+        let mut replies = Vec::with_capacity(decided.len());
+        for ((index, decided), counter) in places.zip(decided).zip(counter_of) {
+            let Decided { change, reply, .. } = decided;
             let (key, fingerprint) = (batch.key(index), print_in(batch, group, index));
             let before = self.before(&self.whole(key));
             // Nobody looks before all of it is done, so the body may be there at once as it is in the end.

@@ -44,6 +44,7 @@ struct Change {
     at: String,
     action: String,
     applied: Option<i64>,
+    held: Option<i64>,
     value: i64,
     version: u64,
     request_id: Option<String>,
@@ -69,10 +70,13 @@ impl Change {
 
     fn fields(&self, number: impl Fn(i64) -> String) -> Vec<String> {
         let text = |text: &str| terminal::key(text.as_bytes());
-        let applied = match self.applied {
-            Some(applied) if applied > 0 => format!("+{}", number(applied)),
-            Some(applied) => number(applied),
-            None => String::new(),
+        let signed = |by: i64| if by > 0 { format!("+{}", number(by)) } else { number(by) };
+        let applied = match (self.applied, self.held) {
+            (applied, Some(held)) => {
+                format!("{} held {}", applied.map_or_else(String::new, signed), signed(held))
+            }
+            (Some(applied), None) => signed(applied),
+            (None, None) => String::new(),
         };
         vec![
             self.at.clone(),

@@ -94,6 +94,7 @@ impl Found {
             "sumText": report.map(|report| report.sum.to_string()),
             "requestIds": report.map(|report| report.request_ids),
             "producers": report.map(|report| report.producers),
+            "trailRows": report.map(|report| report.trail_rows),
             "problems": problems,
         })
     }
@@ -104,13 +105,14 @@ fn problem_line(problem: &String) -> String {
 }
 
 fn describe(report: &CheckReport) -> String {
-    let CheckReport { partitions, counters, sum, request_ids, producers, problems } = report;
+    let CheckReport { partitions, counters, sum, request_ids, producers, trail_rows, problems } = report;
     let screen = Screen::stdout();
     let mut lines = vec![
         format!("partitions   {partitions}"),
         format!("counters     {}, in sum {}", screen.number(*counters), screen.number(*sum)),
         format!("request ids  {}", screen.number(*request_ids)),
         format!("producers    {}", screen.number(*producers)),
+        format!("trail rows   {}", screen.number(*trail_rows)),
     ];
     lines.extend(problems.iter().map(problem_line));
     if problems.is_empty() {

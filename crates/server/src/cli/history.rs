@@ -8,7 +8,11 @@ use serde::Deserialize;
 use super::client::{Call, Client, encode};
 use super::counters::key_parser;
 use super::failure::Failure;
-use super::terminal::{self, Screen};
+use super::terminal::{self, Screen, print_note};
+
+/// What who asks for what is not known is told to do.
+const NOT_KNOWN: &str = "nothing is known of that time: what a value was is kept from when a policy asks for it, for as long as it says, \
+                         like `quipu policy set 'score:*' --history-minutes 1d --history-days 365d`";
 
 /// history
 #[derive(Debug, clap::Args)]
@@ -34,6 +38,7 @@ pub struct Args {
 
 #[derive(Debug, Deserialize)]
 struct History {
+    exists: bool,
     points: Vec<Point>,
 }
 
@@ -54,8 +59,12 @@ impl Args {
                 path.push_str(&format!("{sign}{name}={}", encode(value.as_bytes())));
             }
         }
-        let Some(History { points }) = self.client.call(&Call::get(path))? else { return Ok(()) };
+        let Some(History { exists, points }) = self.client.call(&Call::get(path))? else { return Ok(()) };
         if points.is_empty() {
+            print_note(match exists {
+                true => NOT_KNOWN,
+                false => "there is no such counter",
+            });
             return Ok(());
         }
         let screen = Screen::stdout();

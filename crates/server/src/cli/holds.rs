@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::client::{Call, Client, encode};
 use super::counter::Counter;
-use super::counters::{Target, insert, key_parser, note_replay};
+use super::counters::{Target, dimension, insert, key_parser, note_replay};
 use super::failure::Failure;
 use super::terminal::{self, Screen};
 use crate::config::units;
@@ -78,6 +78,9 @@ pub struct Adjust {
     /// Why
     #[arg(long, value_name = "TEXT")]
     reason: String,
+    /// What it belongs to, as name=value; as often as there are dimensions
+    #[arg(long = "dim", value_name = "NAME=VALUE", value_parser = dimension)]
+    dimensions: Vec<(String, String)>,
     #[command(flatten)]
     client: Client,
 }
@@ -144,7 +147,10 @@ impl End {
 impl Adjust {
     /// Adds, and says why.
     pub fn run(&self) -> Result<(), Failure> {
-        let body = json!({ "delta": self.delta, "reason": self.reason });
+        let mut body = json!({ "delta": self.delta, "reason": self.reason });
+        for (name, value) in &self.dimensions {
+            body["dims"][name] = json!(value);
+        }
         self.target.change(&self.client, "POST", "/adjust", Some(body)).map(drop)
     }
 }

@@ -119,7 +119,9 @@ drain, flush and end it; Ctrl-C once more ends it at once.")]
     #[command(after_help = "Example:\n  quipu del stock:7")]
     Del(counters::Change),
     /// Correct a counter, and say why
-    #[command(after_help = "Example:\n  quipu adjust balance:7 -120 --reason 'counted twice, ticket 88'")]
+    #[command(
+        after_help = "Example:\n  quipu adjust balance:7 -120 --reason 'counted twice, ticket 88' --dim tenant=acme"
+    )]
     Adjust(holds::Adjust),
     /// Count different items, like visitors
     #[command(after_help = "Examples:

@@ -1,5 +1,6 @@
 //! Commands about policies: limits by key pattern.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
@@ -84,15 +85,30 @@ pub struct Set {
     /// Roll values up by these dimensions, like tenant or tenant,day; as often as there are roll-ups
     #[arg(long = "rollup", value_name = "NAMES")]
     rollups: Vec<String>,
+    /// Tell what is rolled up by day, or another time, apart for so long, like day=365d; for ever where nothing is said
+    #[arg(long = "rollup-keep", value_name = "NAME=DURATION", value_parser = kept)]
+    rollup_keep: Vec<(String, u64)>,
     /// Print nothing; the exit code says how it went
     #[arg(short, long, conflicts_with = "json")]
     quiet: bool,
 }
 
 impl Set {
+    fn rollup_keep(&self) -> Option<Map<String, Value>> {
+        let kept: Map<String, Value> =
+            self.rollup_keep.iter().map(|(name, ms)| (name.clone(), json!(ms))).collect();
+        (!kept.is_empty()).then_some(kept)
+    }
+
     fn rollups(&self) -> Vec<Vec<&str>> {
         self.rollups.iter().map(|names| names.split(',').collect()).collect()
     }
+}
+
+/// How long cells by a time are kept, as an argument.
+fn kept(text: &str) -> Result<(String, u64), String> {
+    let (name, duration) = text.split_once('=').ok_or("it looks like day=365d")?;
+    Ok((name.to_owned(), units::duration_ms(duration).map_err(|error| error.to_string())?))
 }
 
 /// How long what a value was stays known.
@@ -143,7 +159,7 @@ struct Time {
     /// Day on which a month (1 to 31) or a week (1 Monday to 7) begins
     #[arg(long, value_name = "DAY", requires = "calendar")]
     anchor: Option<u8>,
-    /// How long what is past stays readable; as long as two windows where nothing is said
+    /// How long what is past stays readable; as long as two windows where nothing is said, 64 days for those of the calendar
     #[arg(long, value_name = "DURATION", value_parser = units::duration_ms)]
     keep: Option<u64>,
     /// How long ago something may have happened that is counted for its time (--at); as long as --keep where nothing is said
@@ -194,7 +210,7 @@ impl Command {
                     "min": set.min, "max": set.max, "saturate": set.saturate, "ttlMs": set.ttl, "disabled": set.disabled,
                     "kind": set.time.kind(), "window": set.time.window(), "limit": set.limit, "soft": set.soft,
                     "history": set.history.body(), "lateness": set.time.lateness, "audit": set.audit.map(duration_text),
-                    "rollups": set.rollups(),
+                    "rollups": set.rollups(), "rollupKeep": set.rollup_keep(),
                 });
                 print(&Vec::from_iter(set.one.call::<Policy>("PUT", Some(body))?.filter(|_| !set.quiet)))
             }
@@ -244,6 +260,8 @@ struct Policy {
     audit: Option<String>,
     #[serde(default)]
     rollups: Vec<Vec<String>>,
+    #[serde(default)]
+    rollup_keep: BTreeMap<String, String>,
 }
 
 /// How long what a value was stays known.
@@ -340,13 +358,15 @@ impl Policy {
             line.extend(text.map(|text| format!("  {name} {text}")));
         }
         line.extend(
-            self.window.as_ref().and_then(|window| window.keep_ms).map(|ms| format!("  keepMs {ms}")),
+            (self.window.as_ref().and_then(|window| window.keep_ms))
+                .map(|ms| format!("  keep {}", duration_text(ms))),
         );
-        line.extend(self.lateness.map(|ms| format!("  lateness {ms}")));
+        line.extend(self.lateness.map(|ms| format!("  lateness {}", duration_text(ms))));
         line.extend(self.limit.map(|limit| format!("  limit {limit}")));
         line.extend(self.history.as_ref().map(|kept| format!("  history {}", kept.text())));
         line.extend(self.audit.as_ref().map(|kept| format!("  audit {kept}")));
         line.extend(self.rollups.iter().map(|names| format!("  rollup {}", names.join(","))));
+        line.extend(self.rollup_keep.iter().map(|(name, kept)| format!("  rollup-keep {name}={kept}")));
         for (name, is_set) in [("saturate", self.saturate), ("disabled", self.disabled), ("soft", self.soft)]
         {
             if is_set {

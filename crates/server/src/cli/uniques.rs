@@ -26,6 +26,9 @@ pub struct Observe {
     /// What was seen; - reads more from stdin, one a line
     #[arg(required = true, value_name = "ITEM")]
     items: Vec<OsString>,
+    /// When they were seen, if not now: a time like 2026-02-23T10:00:00Z, or milliseconds since 1970; for uniques by time
+    #[arg(long, value_name = "TIME")]
+    at: Option<String>,
     #[command(flatten)]
     client: Client,
 }
@@ -117,7 +120,10 @@ impl Sending<'_> {
             (Some(id), calls) => Some(format!("{id}-{calls}")),
             (None, _) => None,
         };
-        let body = json!({ "items": std::mem::take(&mut self.items) });
+        let mut body = json!({ "items": std::mem::take(&mut self.items) });
+        if let Some(at) = &self.observe.at {
+            body["at"] = json!(at);
+        }
         let call = target.call("POST", "/observe", Some(body));
         let seen = client.call(&super::client::Call { id: id.as_deref(), ..call })?;
         (self.last, self.bytes) = (seen, 0);

@@ -55,6 +55,7 @@ impl ClusterCounters {
 fn unavailable(why: NotDone) -> Unavailable {
     match why {
         NotDone::Stopped(why) => Unavailable::Unreadable(why),
+        NotDone::Busy => Unavailable::Busy(why.to_string()),
         NotDone::NotLeader(_) => {
             Unavailable::NoLeader("nobody leads one of the partitions at the moment".into())
         }

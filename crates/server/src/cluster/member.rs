@@ -1,7 +1,7 @@
 //! The running node: opened, founded or joined, stopped.
 
-use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -19,7 +19,7 @@ use rand::{Rng, SeedableRng};
 use tokio::runtime::Runtime;
 
 use super::counters::ClusterCounters;
-use super::folder::ClusterFolder;
+use super::folder::{ClusterFolder, Identity};
 use super::map::{Map, host_and_port};
 
 /// How long a request looks for a leader: longer than it takes to elect one.
@@ -52,6 +52,131 @@ fn reached(listen: SocketAddr, address: &str) -> String {
     }
 }
 
+/// Where other nodes come in.
+fn listen(identity: &Identity) -> anyhow::Result<TcpListener> {
+    let listener = TcpListener::bind(identity.listen).with_context(|| {
+        format!(
+            "cannot listen on {} for other nodes; `listen` in cluster/node.toml says where",
+            identity.listen
+        )
+    })?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// How the node counts: much of it is for the cluster to say.
+fn options_of(identity: &Identity, options: Options) -> anyhow::Result<Options> {
+    let wanted_ms = options.id_window_ms;
+    if wanted_ms != identity.id_window_ms && wanted_ms != Options::default().id_window_ms {
+        anyhow::bail!(
+            "this cluster remembers request ids for {} s, as `quipu cluster init --id-window` said; leave id_window out",
+            identity.id_window_ms / 1000
+        );
+    }
+    Ok(Options {
+        // An acknowledgement means a majority of disks, whatever single nodes promise.
+        durability: Durability::Sync,
+        partitions: identity.partitions,
+        entropy: Some(identity.entropy()?),
+        id_window_ms: identity.id_window_ms,
+        ..options
+    })
+}
+
+/// What others shall know of the node.
+fn member(identity: &Identity, node: &Node, place: &Reached) -> Member {
+    Member {
+        level: LEVEL,
+        address: identity.address.clone(),
+        zone: identity.zone.clone(),
+        folder: node.engine().folder_number(),
+        is_leaving: false,
+        resp: place.resp.clone().unwrap_or_else(|| reached(place.resp_listen, &identity.address)),
+        http: reached(place.http_listen, &identity.address),
+    }
+}
+
+/// Sees to it that the node belongs to its cluster.
+struct Belonging {
+    node: Weak<Node>,
+    peers: Arc<Peers>,
+    /// The secret that the cluster knows itself by, and how many replicas a partition has, for who founds it.
+    cluster: u128,
+    replicas: u16,
+    /// Those who were known when the node was invited.
+    through: Vec<u64>,
+    /// The node whose place it takes.
+    replaces: Option<u64>,
+    member: Member,
+    /// Where it says why the cluster does not want the node.
+    refused: Arc<OnceLock<String>>,
+    has_joined: bool,
+}
+
+impl Belonging {
+    /// Again and again: whoever was removed is not told otherwise, and at every start the node may be somewhere else.
+    async fn go_on(mut self) {
+        while let Some(node) = self.node.upgrade() {
+            match self.attempt(&node).await {
+                Ok(pause) => {
+                    drop(node);
+                    tokio::time::sleep(pause).await;
+                }
+                Err(why) => {
+                    let _ = self.refused.set(why);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// How long to wait before the next attempt; or why there is none.
+    async fn attempt(&mut self, node: &Node) -> Result<Duration, String> {
+        if let Some((by, since)) = self.peers.refused_as_twin_by()
+            && since > TWIN_MAX
+        {
+            return Err(format!(
+                "node {by} hears from another process with the data folder of node {}: a copy of the folder is running. \
+                 Never start a copy; for one more node, `quipu cluster invite`",
+                node.id()
+            ));
+        }
+        // Of a cluster that exists anybody will do; the first node of a new one asks itself.
+        let known = node.meta(|meta| meta.nodes.keys().copied().collect::<Vec<_>>());
+        let others: Vec<u64> = self.through.iter().copied().chain(known).collect();
+        let belongs = match others.is_empty() {
+            true => {
+                node.found(self.cluster, self.replicas, self.member.clone()).await.map_err(NotJoined::NotYet)
+            }
+            false => node.join(&others, &self.member).await,
+        };
+        match belongs {
+            Ok(()) => Ok(self.joined(node).await),
+            Err(NotJoined::Refused(why)) => Err(why),
+            // Of those who are there already it is known that the others are not reached: that is no news.
+            Err(NotJoined::NotYet(_)) if self.has_joined => Ok(RETRY_PAUSE),
+            Err(NotJoined::NotYet(why)) => {
+                tracing::warn!("node {} does not yet belong to its cluster: {why}", node.id());
+                Ok(RETRY_PAUSE)
+            }
+        }
+    }
+
+    async fn joined(&mut self, node: &Node) -> Duration {
+        if !std::mem::replace(&mut self.has_joined, true) {
+            tracing::info!("node {} belongs to its cluster", node.id());
+        }
+        let Some(replaced) = self.replaces else { return STAY_PAUSE };
+        match node.let_leave(replaced).await {
+            Ok(_) => STAY_PAUSE,
+            Err(why) => {
+                tracing::warn!("node {} shall take the place of node {replaced}: {why}", node.id());
+                RETRY_PAUSE
+            }
+        }
+    }
+}
+
 /// A node of a cluster.
 pub struct Running {
     node: Arc<Node>,
@@ -74,32 +199,11 @@ impl Running {
         let peers = Peers::new(identity.node, SmallRng::from_os_rng().random(), Some(folder.tls()?));
         peers.belong_to(identity.cluster()?);
         peers.learn(&identity.through());
-        let listener = std::net::TcpListener::bind(identity.listen).with_context(|| {
-            format!(
-                "cannot listen on {} for other nodes; `listen` in cluster/node.toml says where",
-                identity.listen
-            )
-        })?;
-        listener.set_nonblocking(true)?;
-        let wanted_ms = options.id_window_ms;
-        if wanted_ms != identity.id_window_ms && wanted_ms != Options::default().id_window_ms {
-            anyhow::bail!(
-                "this cluster remembers request ids for {} s, as `quipu cluster init --id-window` said; leave id_window out",
-                identity.id_window_ms / 1000
-            );
-        }
-        // An acknowledgement means a majority of disks, whatever single nodes promise.
-        let options = Options {
-            durability: Durability::Sync,
-            partitions: identity.partitions,
-            entropy: Some(identity.entropy()?),
-            id_window_ms: identity.id_window_ms,
-            ..options
-        };
+        let listener = listen(&identity)?;
         let settings = Settings {
             id: identity.node,
             path: data.to_path_buf(),
-            options,
+            options: options_of(&identity, options)?,
             pace: Pace::default(),
             patience: PATIENCE,
             storage: None,
@@ -114,73 +218,23 @@ impl Running {
             tokio::spawn(Arc::clone(&peers).serve(listener, Arc::downgrade(&node)));
             std::io::Result::Ok(())
         })?;
-        let member = Member {
-            level: LEVEL,
-            address: identity.address.clone(),
-            zone: identity.zone.clone(),
-            folder: node.engine().folder_number(),
-            is_leaving: false,
-            resp: place.resp.clone().unwrap_or_else(|| reached(place.resp_listen, &identity.address)),
-            http: reached(place.http_listen, &identity.address),
-        };
+        let member = member(&identity, &node, place);
         let counters =
             Arc::new(ClusterCounters { node: Arc::clone(&node), handle: runtime.handle().clone() });
         let map = Arc::new(Map::new(Arc::clone(&counters), member.resp.clone()));
-        let (cluster, replicas, through) = (identity.cluster()?, identity.replicas, identity.through());
-        let replaces = identity.replaces;
-        let belonging = Arc::downgrade(&node);
         let refused = Arc::new(OnceLock::new());
-        let (told, greeting) = (Arc::clone(&refused), peers);
-        runtime.spawn(async move {
-            let mut has_joined = false;
-            loop {
-                let mut pause = RETRY_PAUSE;
-                let Some(node) = belonging.upgrade() else { return };
-                if let Some((by, since)) = greeting.refused_as_twin_by()
-                    && since > TWIN_MAX
-                {
-                    let _ = told.set(format!(
-                        "node {by} hears from another process with the data folder of node {}: a copy of the folder is running. \
-                         Never start a copy; for one more node, `quipu cluster invite`",
-                        node.id()
-                    ));
-                    return;
-                }
-                // Of a cluster that exists anybody will do; the first node of a new one asks itself. Said at every start, because
-                // the node may be somewhere else now, and again and again: whoever was removed is not told otherwise.
-                let known = node.meta(|meta| meta.nodes.keys().copied().collect::<Vec<_>>());
-                let others: Vec<u64> = through.keys().copied().chain(known).collect();
-                let belongs = match others.is_empty() {
-                    true => node.found(cluster, replicas, member.clone()).await.map_err(NotJoined::NotYet),
-                    false => node.join(&others, &member).await,
-                };
-                match belongs {
-                    Ok(()) => {
-                        if !std::mem::replace(&mut has_joined, true) {
-                            tracing::info!("node {} belongs to its cluster", node.id());
-                        }
-                        pause = STAY_PAUSE;
-                        if let Some(replaced) = replaces
-                            && let Err(why) = node.let_leave(replaced).await
-                        {
-                            tracing::warn!("node {} shall take the place of node {replaced}: {why}", node.id());
-                            pause = RETRY_PAUSE;
-                        }
-                    }
-                    Err(NotJoined::Refused(why)) => {
-                        let _ = told.set(why);
-                        return;
-                    }
-                    // Of those who are there already it is known that the others are not reached: that is no news.
-                    Err(NotJoined::NotYet(_)) if has_joined => {}
-                    Err(NotJoined::NotYet(why)) => {
-                        tracing::warn!("node {} does not yet belong to its cluster: {why}", node.id());
-                    }
-                }
-                drop(node);
-                tokio::time::sleep(pause).await;
-            }
-        });
+        let belonging = Belonging {
+            node: Arc::downgrade(&node),
+            peers,
+            cluster: identity.cluster()?,
+            replicas: identity.replicas,
+            through: identity.through().into_keys().collect(),
+            replaces: identity.replaces,
+            member,
+            refused: Arc::clone(&refused),
+            has_joined: false,
+        };
+        runtime.spawn(belonging.go_on());
         Ok(Running { node, counters, map, refused })
     }
 

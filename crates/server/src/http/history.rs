@@ -25,8 +25,8 @@ pub async fn read(State(app): State<Arc<App>>, Name(key): Name, uri: Uri) -> Ans
     let parameters = Parameters::parse(uri.query(), &known)?;
     let now_ms = app.clock.now_ms();
     let past = past(&parameters, now_ms)?;
-    let (reply, _) = look(&app, &key, freshness_of(&parameters)?).await?;
-    let body = HistoryReply::of(&key, &reply, past);
+    let (reply, staleness_ms) = look(&app, &key, freshness_of(&parameters)?).await?;
+    let body = HistoryReply::of(&key, &reply, past).behind(staleness_ms);
     let bytes = (body.len() + 4) * POINT_BYTES;
     Ok(answer::json_in(app.load.reserve(bytes)?, bytes, &body))
 }

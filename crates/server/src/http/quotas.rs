@@ -13,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 use quipu_counting::{Acquire, Action, Batch, GroupKind, Refusal};
 use quipu_wire::json::problem::Problem;
 use quipu_wire::json::quota::{AcquireAllBody, AcquireBody, Acquisition, GrantBody, GrantsBody, QuotaBody};
+use quipu_wire::refusal::NO_SUCH_WINDOW;
 
 use super::App;
 use super::answer::{self, Answer, Refused};
@@ -32,7 +33,6 @@ const HEADER_INTEGER_MAX: u64 = 999_999_999_999_999;
 /// One limit as headers show it.
 struct Shown<'a> {
     name: String,
-    asked: &'a Acquisition,
     quota: &'a QuotaBody,
 }
 
@@ -53,7 +53,7 @@ pub async fn acquire(State(app): State<Arc<App>>, ask: Ask<Unconditional>) -> An
         (None, None) => answer::change(&key, &reply),
     };
     let mut response = answer::changed(&reply, response);
-    let shown = quota.as_ref().map(|quota| Shown { name: "default".to_owned(), asked: &asked, quota });
+    let shown = quota.as_ref().map(|quota| Shown { name: "default".to_owned(), quota });
     add_headers(&mut response, shown.as_slice());
     Ok(response)
 }
@@ -84,9 +84,10 @@ pub async fn acquire_all(
     if batch.replies.iter().any(|reply| reply.duplicate) {
         answer::mark_replayed(&mut response);
     }
-    let shown = items.iter().zip(&quotas).enumerate().filter_map(|(index, ((_, asked), quota))| {
-        Some(Shown { name: index.to_string(), asked, quota: quota.as_ref()? })
-    });
+    let shown = quotas
+        .iter()
+        .enumerate()
+        .filter_map(|(index, quota)| Some(Shown { name: index.to_string(), quota: quota.as_ref()? }));
     add_headers(&mut response, &shown.collect::<Vec<_>>());
     Ok(response)
 }
@@ -131,9 +132,8 @@ fn refused(problem: Problem, item: Option<usize>, asked: &Acquisition, quota: Op
         return problem.with_quota(quota).explained(detail).into();
     }
     if problem.reason == Refusal::WrongKind.code() && asked.frame.is_some() {
-        let detail = "the counter keeps no such window: it counts without time, counts uniques, cuts time in another way, or in \
-                      buckets too small for so long a window; leave `window` out, or use another key; nothing was counted";
-        return problem.explained(format!("{at}{detail}")).into();
+        let detail = format!("{at}{NO_SUCH_WINDOW}; leave `window` out, or use another key");
+        return problem.explained(detail).into();
     }
     problem.into()
 }
@@ -143,8 +143,8 @@ fn add_headers(response: &mut Response, shown: &[Shown<'_>]) {
     let integer = |number: i64| number.unsigned_abs().min(HEADER_INTEGER_MAX);
     let seconds = |ms: u64| ms.div_ceil(1000).min(HEADER_INTEGER_MAX);
     let (mut policies, mut states) = (Vec::new(), Vec::new());
-    for Shown { name, asked, quota } in shown {
-        let window = asked.span_ms().map_or_else(String::new, |span_ms| format!(";w={}", seconds(span_ms)));
+    for Shown { name, quota } in shown {
+        let window = quota.window_ms().map_or_else(String::new, |ms| format!(";w={}", seconds(ms)));
         policies.push(format!("\"{name}\";q={}{window}", integer(quota.limit())));
         let reset = match quota.reset_ms() {
             0 => String::new(),

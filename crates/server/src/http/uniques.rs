@@ -18,10 +18,11 @@ use super::preconditions::Unconditional;
 
 pub async fn observe(State(app): State<Arc<App>>, ask: Ask<Unconditional>) -> Answer {
     let Ask { key, id, body, .. } = ask;
-    let payload = body.parse::<ObserveBody>()?.to_payload()?;
+    let observed = body.parse::<ObserveBody>()?;
+    let (payload, at_ms) = (observed.to_payload()?, observed.at.map(|at| at.0));
     let mut batch = Batch::default();
     let items = batch.intern(&payload);
-    let reply = run_one(&app, batch, &key, id.bytes(), Action::Observe { items }).await?;
+    let reply = run_one(&app, batch, &key, id.bytes(), Action::Observe { items, at_ms }).await?;
     Ok(seen(&key, &reply))
 }
 

@@ -30,7 +30,7 @@ pub async fn read(State(app): State<Arc<App>>, Name(key): Name, uri: Uri) -> Ans
     let [consistency, max_staleness] = FRESHNESS;
     let parameters = Parameters::parse(uri.query(), &["last", "from", "to", consistency, max_staleness])?;
     let span = Span::of(&parameters)?;
-    let (reply, _) = look(&app, &key, freshness_of(&parameters)?).await?;
+    let (reply, staleness_ms) = look(&app, &key, freshness_of(&parameters)?).await?;
     let now_ms = reply.as_of_ms(app.clock.now_ms());
     let body = match reply.detail.as_deref() {
         Some(Detail::Body(body, Some(frame))) => SpanBody::of(&key, body, frame, span.range(frame, now_ms)),
@@ -42,7 +42,7 @@ pub async fn read(State(app): State<Arc<App>>, Name(key): Name, uri: Uri) -> Ans
     };
     let Some(body) = body else { return Err(without_window(&key, &reply)) };
     let bytes = (body.len() + 4) * BUCKET_BYTES;
-    Ok(answer::json_in(app.load.reserve(bytes)?, bytes, &body))
+    Ok(answer::json_in(app.load.reserve(bytes)?, bytes, &body.behind(staleness_ms)))
 }
 
 /// What a counter would be, and how time would be cut for it.

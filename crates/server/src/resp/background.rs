@@ -103,7 +103,7 @@ pub enum Job {
         /// For which keys.
         pattern: Vec<u8>,
         /// The policy; none removes it.
-        policy: Option<Policy>,
+        policy: Option<Box<Policy>>,
     },
 }
 
@@ -156,7 +156,7 @@ impl Job {
             Job::SetPolicy { pattern, policy } => {
                 let stores = policy.is_some();
                 counters
-                    .set_policy(pattern, policy.clone(), now_ms)
+                    .set_policy(pattern, policy.as_deref().cloned(), now_ms)
                     .map(|existed| if stores { encoder.ok() } else { encoder.integer(existed.into()) })
             }
         };

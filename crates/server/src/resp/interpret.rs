@@ -334,6 +334,7 @@ impl Interpreter<'_> {
             Command::PfCount => kinds::estimate(draft, arguments.tail(1)),
             Command::QWGet => kinds::window(draft, key, value),
             Command::QDGet => dimensions::get(draft, key, arguments.tail(2)),
+            Command::QObserve => kinds::observe_at(draft, arguments),
             Command::QAcquire => kinds::acquire(draft, arguments),
             Command::QHold => kinds::hold(draft, arguments),
             Command::QCommit => {

@@ -74,6 +74,8 @@ pub enum Plan {
     Addition,
     /// Whether any of so many requests changed a sketch, as 1 or 0: PFADD.
     Observed(u32),
+    /// `[estimate, changed, exact, duplicate]`: Q.OBSERVE.
+    Seen,
     /// How many different items so many counters have seen: PFCOUNT.
     Estimate(u32),
     /// What was counted in the last so many milliseconds, which are eight literal bytes: Q.WGET.

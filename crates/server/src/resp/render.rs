@@ -1,17 +1,16 @@
 //! Replies of counting, written as the plans say.
 
-use std::collections::VecDeque;
+mod transactions;
 
 use quipu_counting::kinds::seen_by;
 use quipu_counting::{Detail, Kind, NEVER, Refusal, Reply, Unavailable};
 use quipu_wire::dump::{write_integer, write_string};
-use quipu_wire::refusal::{error_line, refusal_line, unavailable_line};
+use quipu_wire::refusal::{NO_SUCH_WINDOW, error_line, refusal_line, unavailable_line};
 use quipu_wire::resp::{Encoder, errors};
 
 use super::commands::{dimensions, kinds};
 use super::plan::{Plan, Unit, View};
 use super::session::Session;
-use super::transaction::Outcome;
 
 /// The most bytes that MGET shows, which may be asked for many sketches.
 const VALUES_BYTES_MAX: usize = 32 << 20;
@@ -101,206 +100,134 @@ impl<'d> Renderer<'d, '_> {
     }
 
     fn answer_rest(&mut self, plan: Plan) {
-        match (plan, self.unavailable) {
-            (Plan::Mute, _) => {
-                let before = self.encoder.out.len();
-                if let Some(muted) = self.next_plan() {
-                    self.answer(muted);
-                }
-                self.encoder.out.truncate(before);
-            }
-            (Plan::Transaction(count), None) => {
-                self.encoder.array(count as usize);
-                for _ in 0..count {
-                    if let Some(element) = self.next_plan() {
-                        self.answer(element);
-                    }
-                }
-            }
-            (Plan::Transaction(count), Some(reason)) => {
-                let before = self.encoder.out.len();
-                for _ in 0..count {
-                    if let Some(element) = self.next_plan() {
-                        self.answer(element);
-                    }
-                }
-                self.encoder.out.truncate(before);
-                let reason = unavailable_line(reason);
-                self.encoder.error(format!("EXECABORT Transaction discarded because of: {reason}"));
-            }
-            (Plan::Guarded(_), Some(_)) => {
-                if let Some(transaction) = self.next_plan() {
-                    self.answer(transaction);
-                }
-            }
-            (Plan::Guarded(count), None) => {
-                let holds = self.take(count).iter().all(|check| check.refusal.is_none());
-                let before = self.encoder.out.len();
-                if let Some(transaction) = self.next_plan() {
-                    self.answer(transaction);
-                }
-                if !holds {
-                    self.encoder.out.truncate(before);
-                    self.encoder.null_array();
-                }
-            }
-            (Plan::Staged(checks), unavailable) => self.stage(checks, unavailable),
-            (Plan::Speak(protocol), _) => self.encoder.protocol = protocol,
-            (Plan::BusyOrError(length), unavailable) => {
-                let error = self.take_literal(length);
-                match unavailable {
-                    Some(reason) => self.encoder.error(unavailable_line(reason)),
-                    None => {
-                        let reply = &self.take(1)[0];
-                        match (reply.refusal, reply.exists) {
-                            (Some(refusal), _) => self.refuse(refusal, reply),
-                            (None, true) => self.encoder.error(errors::BUSY_KEY),
-                            (None, false) => self.encoder.out.extend_from_slice(error),
-                        }
-                    }
-                }
-            }
-            (Plan::Watch(count), None) => {
-                let replies = self.take(count);
-                match first_refused(replies) {
-                    Some((refusal, reply)) => {
-                        (0..count).for_each(|_| self.session.watched.learn(None));
-                        self.refuse(refusal, reply);
-                    }
-                    None => {
-                        replies.iter().for_each(|reply| self.session.watched.learn(Some(reply)));
-                        self.encoder.ok();
-                    }
-                }
-            }
-            (Plan::Watch(count), Some(reason)) => {
-                (0..count).for_each(|_| self.session.watched.learn(None));
+        match plan {
+            Plan::Mute => self.mute(),
+            Plan::Transaction(count) => self.transaction(count),
+            Plan::Guarded(count) => self.guarded(count),
+            Plan::Staged(checks) => self.stage(checks),
+            Plan::Watch(count) => self.watch(count),
+            Plan::Speak(protocol) => self.encoder.protocol = protocol,
+            Plan::BusyOrError(length) => self.busy_or_error(length),
+            Plan::NullOrLiteral(length) => self.null_or_literal(length),
+            Plan::WindowSum => self.window_sum(),
+            Plan::Reserved(length) => self.reserved(length),
+            plan => match self.unavailable {
+                Some(reason) => self.encoder.error(unavailable_line(reason)),
+                None => self.answer_some(plan),
+            },
+        }
+    }
+
+    /// The one reply of a plan that has literal bytes too, which were taken before; says why there is none, where that is so.
+    fn take_one(&mut self) -> Option<&'d Reply> {
+        match self.unavailable {
+            Some(reason) => {
                 self.encoder.error(unavailable_line(reason));
+                None
             }
-            (Plan::NullOrLiteral(length), unavailable) => {
-                let bytes = self.take_literal(length);
-                if let Some(reason) = unavailable {
-                    return self.encoder.error(unavailable_line(reason));
-                }
-                let reply = &self.take(1)[0];
-                match reply.refusal {
-                    Some(refusal) => self.refuse(refusal, reply),
-                    None if reply.exists => self.encoder.out.extend_from_slice(bytes),
-                    None => self.encoder.null(),
-                }
+            None => Some(&self.take(1)[0]),
+        }
+    }
+
+    fn busy_or_error(&mut self, length: u32) {
+        let error = self.take_literal(length);
+        let Some(reply) = self.take_one() else { return };
+        match (reply.refusal, reply.exists) {
+            (Some(refusal), _) => self.refuse(refusal, reply),
+            (None, true) => self.encoder.error(errors::BUSY_KEY),
+            (None, false) => self.encoder.out.extend_from_slice(error),
+        }
+    }
+
+    fn null_or_literal(&mut self, length: u32) {
+        let bytes = self.take_literal(length);
+        let Some(reply) = self.take_one() else { return };
+        match reply.refusal {
+            Some(refusal) => self.refuse(refusal, reply),
+            None if reply.exists => self.encoder.out.extend_from_slice(bytes),
+            None => self.encoder.null(),
+        }
+    }
+
+    fn window_sum(&mut self) {
+        let last_ms = self.take_literal(8).try_into().map_or(0, u64::from_le_bytes);
+        let Some(reply) = self.take_one() else { return };
+        match kinds::window_sum(reply, last_ms, self.now_ms) {
+            Ok(sum) => self.encoder.integer(sum.clamp(i64::MIN.into(), i64::MAX.into()) as i64),
+            Err(refusal) => self.encoder.error(error_line(refusal, 0)),
+        }
+    }
+
+    fn reserved(&mut self, length: u32) {
+        let key = self.take_literal(length);
+        let Some(reply) = self.take_one() else { return };
+        match (reply.refusal, kinds::held(reply, key)) {
+            (Some(refusal), _) => self.refuse(refusal, reply),
+            (None, Some((hold, expires_at_ms))) => {
+                self.encoder.array(2);
+                self.encoder.bulk(hold.as_bytes());
+                self.encoder.integer(clamp(expires_at_ms));
             }
-            (Plan::WindowSum, unavailable) => {
-                let last_ms = self.take_literal(8).try_into().map_or(0, u64::from_le_bytes);
-                if let Some(reason) = unavailable {
-                    return self.encoder.error(unavailable_line(reason));
-                }
-                match kinds::window_sum(&self.take(1)[0], last_ms, self.now_ms) {
-                    Ok(sum) => self.encoder.integer(sum.clamp(i64::MIN.into(), i64::MAX.into()) as i64),
-                    Err(refusal) => self.encoder.error(error_line(refusal, 0)),
-                }
-            }
-            (Plan::Reserved(length), unavailable) => {
-                let key = self.take_literal(length);
-                if let Some(reason) = unavailable {
-                    return self.encoder.error(unavailable_line(reason));
-                }
-                let reply = &self.take(1)[0];
-                match (reply.refusal, kinds::held(reply, key)) {
-                    (Some(refusal), _) => self.refuse(refusal, reply),
-                    (None, Some((hold, expires_at_ms))) => {
-                        self.encoder.array(2);
-                        self.encoder.bulk(hold.as_bytes());
-                        self.encoder.integer(clamp(expires_at_ms));
-                    }
-                    (None, None) => self.encoder.null(),
-                }
-            }
-            (_, Some(reason)) => self.encoder.error(unavailable_line(reason)),
-            (Plan::Observed(count), None) => {
+            (None, None) => self.encoder.null(),
+        }
+    }
+
+    /// Plans of commands with several requests, and then those with one.
+    fn answer_some(&mut self, plan: Plan) {
+        match plan {
+            Plan::Observed(count) => {
                 let replies = self.take(count);
                 match replies.iter().find_map(|reply| reply.refusal) {
                     Some(refusal) => kinds::refuse(refusal, &mut self.encoder),
                     None => self.encoder.integer(replies.iter().any(|reply| reply.applied & 1 != 0).into()),
                 }
             }
-            (Plan::Estimate(count), None) => match kinds::union(self.take(count), self.now_ms) {
+            Plan::Estimate(count) => match kinds::union(self.take(count), self.now_ms) {
                 Ok(all) => self.encoder.integer(clamp(all.estimate())),
                 Err(refusal) => kinds::refuse(refusal, &mut self.encoder),
             },
-            (Plan::Bulks(count), None) => {
-                let replies = self.take(count);
-                if let Some((refusal, reply)) = first_refused(replies) {
-                    return self.refuse(refusal, reply);
-                }
-                let before = self.encoder.out.len();
-                self.encoder.array(replies.len());
-                for reply in replies {
-                    self.value_of_whole(reply);
-                    if self.encoder.out.len() - before > VALUES_BYTES_MAX {
-                        self.encoder.out.truncate(before);
-                        return self.refuse(Refusal::TooLarge, reply);
-                    }
-                }
-            }
-            (Plan::OkForAll(count), None) => {
-                let replies = self.take(count);
-                match first_refused(replies) {
-                    Some((refusal, reply)) => self.refuse(refusal, reply),
-                    None => self.encoder.ok(),
-                }
-            }
-            (Plan::CountExisted(count), None) => {
-                let replies = self.take(count);
-                match first_refused(replies) {
-                    Some((refusal, reply)) => self.refuse(refusal, reply),
-                    None => self.encoder.integer(replies.iter().filter(|reply| reply.existed).count() as i64),
-                }
-            }
-            (Plan::CountExisting(count), None) => {
-                let replies = self.take(count);
-                match first_refused(replies) {
-                    Some((refusal, reply)) => self.refuse(refusal, reply),
-                    None => self.encoder.integer(replies.iter().filter(|reply| reply.exists).count() as i64),
-                }
-            }
-            (Plan::Session(count), None) => {
-                let replies = self.take(count);
-                match first_refused(replies) {
-                    Some((refusal, reply)) => self.refuse(refusal, reply),
-                    None => {
-                        self.encoder.array(2);
-                        self.encoder.integer(clamp(replies[0].cell.version));
-                        self.encoder.integer(replies[0].duplicate.into());
-                    }
-                }
-            }
-            (plan, None) => {
+            Plan::Bulks(count) => self.bulks(count),
+            Plan::OkForAll(count) => self.unless_refused(count, |encoder, _| encoder.ok()),
+            Plan::CountExisted(count) => self.unless_refused(count, |encoder, replies| {
+                encoder.integer(replies.iter().filter(|reply| reply.existed).count() as i64);
+            }),
+            Plan::CountExisting(count) => self.unless_refused(count, |encoder, replies| {
+                encoder.integer(replies.iter().filter(|reply| reply.exists).count() as i64);
+            }),
+            Plan::Session(count) => self.unless_refused(count, |encoder, replies| {
+                encoder.array(2);
+                encoder.integer(clamp(replies[0].cell.version));
+                encoder.integer(replies[0].duplicate.into());
+            }),
+            plan => {
                 let reply = &self.take(1)[0];
                 self.answer_one(plan, reply);
             }
         }
     }
 
-    /// Gives the session what the counters of a transaction answered, one reply for each plan.
-    fn stage(&mut self, checks: u32, unavailable: Option<&Unavailable>) {
-        let outcome = match unavailable {
-            Some(reason) => Outcome::Unavailable(unavailable_line(reason)),
-            None if self.take(checks).iter().any(|check| check.refusal.is_some()) => Outcome::Stopped,
-            None => {
-                let mut replies = VecDeque::new();
-                while let Some(plan) = self.next_plan() {
-                    let before = self.encoder.out.len();
-                    self.answer(plan);
-                    if !matches!(plan, Plan::Speak(_)) {
-                        replies.push_back(self.encoder.out.split_off(before));
-                    }
-                }
-                Outcome::Done(replies)
+    /// Tells of so many replies, unless one of them says no.
+    fn unless_refused(&mut self, count: u32, tell: impl FnOnce(&mut Encoder<'_>, &[Reply])) {
+        let replies = self.take(count);
+        match first_refused(replies) {
+            Some((refusal, reply)) => self.refuse(refusal, reply),
+            None => tell(&mut self.encoder, replies),
+        }
+    }
+
+    fn bulks(&mut self, count: u32) {
+        let replies = self.take(count);
+        if let Some((refusal, reply)) = first_refused(replies) {
+            return self.refuse(refusal, reply);
+        }
+        let before = self.encoder.out.len();
+        self.encoder.array(replies.len());
+        for reply in replies {
+            self.value_of_whole(reply);
+            if self.encoder.out.len() - before > VALUES_BYTES_MAX {
+                self.encoder.out.truncate(before);
+                return self.refuse(Refusal::TooLarge, reply);
             }
-        };
-        self.plans = &[];
-        if let Some(staged) = &mut self.session.staged {
-            staged.outcome = outcome;
         }
     }
 
@@ -330,7 +257,12 @@ impl<'d> Renderer<'d, '_> {
             (Plan::Addition, None | Some(Refusal::BelowFloor | Refusal::AboveCeiling)) => {
                 self.addition(reply)
             }
+            (Plan::Seen, None) => self.seen(reply),
             (Plan::Acquired, None | Some(Refusal::OverQuota)) => self.quota(reply),
+            (Plan::Acquired, Some(Refusal::WrongKind)) => {
+                let advice = "give 0 as the window for the counter's own, or use another key";
+                self.encoder.error(format!("WRONGTYPE {NO_SUCH_WINDOW}; {advice}"));
+            }
             (Plan::Ended, Some(Refusal::IdReused)) => self.refuse(Refusal::HoldEnded, reply),
             (Plan::Ended, None) => self.addition(reply),
             (Plan::ValueAndApplied | Plan::SaturatedAndApplied, Some(Refusal::WrongKind)) => {
@@ -417,9 +349,20 @@ impl<'d> Renderer<'d, '_> {
         self.encoder.integer(reply.duplicate.into());
     }
 
+    fn seen(&mut self, reply: &Reply) {
+        let is_exact = !matches!(reply.detail.as_deref(), Some(Detail::Seen { is_exact: false }));
+        self.encoder.array(4);
+        self.encoder.integer(reply.cell.value);
+        self.encoder.integer((reply.applied != 0).into());
+        self.encoder.integer(is_exact.into());
+        self.encoder.integer(reply.duplicate.into());
+    }
+
     fn quota(&mut self, reply: &Reply) {
         let (remaining, reset_ms) = match reply.detail.as_deref() {
-            Some(Detail::Quota { used, limit, reset_ms }) => (limit.saturating_sub(*used).max(0), *reset_ms),
+            Some(Detail::Quota { used, limit, reset_ms, .. }) => {
+                (limit.saturating_sub(*used).max(0), *reset_ms)
+            }
             _ => (0, 0),
         };
         self.encoder.array(3);

@@ -60,7 +60,10 @@ pub fn essence(reply: &Reply) -> (Option<Refusal>, i64, i64, u64) {
 }
 
 fn is_over(reply: &Reply) -> bool {
-    !matches!(reply.refusal, Some(Refusal::NoLeader | Refusal::NoQuorum | Refusal::OutcomeUnknown))
+    !matches!(
+        reply.refusal,
+        Some(Refusal::NoLeader | Refusal::NoQuorum | Refusal::OutcomeUnknown | Refusal::Overloaded)
+    )
 }
 
 /// Asks some node once; `None` when it did not answer, or not for certain.

@@ -91,7 +91,7 @@ fn draw(random: &mut SmallRng, known: &mut Known, request: usize) -> Asked {
             let items: Vec<u64> =
                 (0..random.random_range(1..100)).map(|_| hash(&random.random::<[u8; 8]>())).collect();
             let payload = items.iter().flat_map(|item| item.to_le_bytes()).collect();
-            ask(SEEN, Action::Observe { items: Default::default() }, payload)
+            ask(SEEN, Action::Observe { items: Default::default(), at_ms: None }, payload)
         }
         1 => {
             let add = Add { max: STOCK_MAX, ..Add::plain(random.random_range(1..4)) };

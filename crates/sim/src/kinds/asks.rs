@@ -2,7 +2,7 @@
 
 use quipu_counting::body::{Keeping, Shape, put_frame, read_hashes};
 use quipu_counting::kinds::put_restored;
-use quipu_counting::rollup::Declared;
+use quipu_counting::rollup::{CellsKept, Declared};
 use quipu_counting::series::Retention;
 use quipu_counting::unique::hash;
 use quipu_counting::window::{Frame, Unit, Zone};
@@ -111,6 +111,10 @@ impl Drawing<'_> {
             (4..14, b"rolled") => self.told(),
             (_, b"rolled") => self.slice(),
             (_, b"unique") => self.seen(),
+            (4..6, b"visit") => {
+                let at_ms = Some(self.moment());
+                (Action::Observe { items: Default::default(), at_ms }, self.items())
+            }
             (_, b"visit") => (observed(), self.items()),
             (4..6, b"window" | b"month") => self.late(),
             (_, b"window") => self.acquire(true),
@@ -247,11 +251,16 @@ impl Drawing<'_> {
         (Action::Acquire(acquire), payload)
     }
 
-    /// An addition that happened before, mostly not too long ago.
-    fn late(&mut self) -> (Action, Vec<u8>) {
+    /// Mostly not too long ago, now and then ahead.
+    fn moment(&mut self) -> u64 {
         let ago_ms = self.random.random_range(0..90_000u64) >> self.random.random_range(0..8);
         let ahead_ms = if self.random.random_ratio(1, 10) { self.random.random_range(0..70_000) } else { 0 };
-        let told = Told { at_ms: Some((self.now_ms + ahead_ms).saturating_sub(ago_ms)), ..Told::default() };
+        (self.now_ms + ahead_ms).saturating_sub(ago_ms)
+    }
+
+    /// An addition that happened before.
+    fn late(&mut self) -> (Action, Vec<u8>) {
+        let told = Told { at_ms: Some(self.moment()), ..Told::default() };
         let mut payload = Vec::new();
         told.put(&mut payload);
         (Action::Told { add: self.add(), told: Default::default() }, payload)
@@ -316,6 +325,9 @@ impl Drawing<'_> {
         policy.audit_ms = self.random.random_ratio(1, 2).then_some(AUDIT_MS);
         if policy.kind != Some(Kind::Unique) && (name == "rolled" || self.random.random_ratio(1, 4)) {
             policy.rollups = self.rollups();
+            let kept = [("minute", 60_000), ("hour", 3_600_000)];
+            let kept = kept.into_iter().filter(|_| self.random.random_ratio(1, 2));
+            policy.rollups_kept = CellsKept::new(kept).unwrap_or_default();
         }
         (pattern, Some(policy))
     }
@@ -337,7 +349,7 @@ impl Drawing<'_> {
 }
 
 fn observed() -> Action {
-    Action::Observe { items: Default::default() }
+    Action::Observe { items: Default::default(), at_ms: None }
 }
 
 /// Trails are kept for longer than any world lasts.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use quipu_counting::identity::{group_fingerprint, request_fingerprint};
-use quipu_counting::kinds::{Asked, Ruled, WholeItem, recall, settle_group, settle_whole};
+use quipu_counting::kinds::{Asked, Decided, Ruled, WholeItem, decide_whole, decide_whole_group, recall};
 use quipu_counting::{
     Action, Batch, Cell, Change, Deed, Group, GroupKind, Kind, Outcome, Policies, Refusal, Remembered, Reply,
     Whole,
@@ -29,6 +29,7 @@ pub struct Model {
 pub struct Trace {
     pub deed: Deed,
     pub applied: i64,
+    pub held: i64,
     pub value: i64,
     pub version: u64,
 }
@@ -89,7 +90,7 @@ impl Model {
     pub fn read(&self, key: &[u8], now_ms: u64) -> Reply {
         let mut whole = self.counters.get(key).cloned().unwrap_or_default();
         let asked = Asked { action: &Action::Read, payload: &[] };
-        settle_whole(&mut whole, asked, self.ruled(key), now_ms, 0).reply
+        decide_whole(&mut whole, asked, self.ruled(key), now_ms, 0).reply
     }
 
     fn again(&self, item: &Item, known: &Remembered, print: u64, now_ms: u64) -> Reply {
@@ -113,17 +114,17 @@ impl Model {
         let mut whole = self.counters.remove(&item.key).unwrap_or_default();
         let asked = Asked { action: &item.action, payload: &item.payload };
         let before = whole.cell;
-        let settled = settle_whole(&mut whole, asked, self.ruled(&item.key), now_ms, birth);
-        self.trace(item, before, &settled.change, now_ms);
+        let decided = decide_whole(&mut whole, asked, self.ruled(&item.key), now_ms, birth);
+        self.trace(item, before, &decided, now_ms);
         self.counters.insert(item.key.clone(), whole);
-        settled.reply
+        decided.reply
     }
 
     /// Notes a change, if a policy wants it.
-    fn trace(&mut self, item: &Item, before: Option<Cell>, change: &Change, now_ms: u64) {
-        let after = match change {
+    fn trace(&mut self, item: &Item, before: Option<Cell>, decided: &Decided, now_ms: u64) {
+        let after = match decided.change {
             Change::Keep => return,
-            Change::Put(cell) => Some(*cell),
+            Change::Put(cell) => Some(cell),
             Change::Remove => None,
         };
         let before = before.filter(|cell| cell.is_live(now_ms));
@@ -134,6 +135,7 @@ impl Model {
         self.trails.entry(item.key.clone()).or_default().push(Trace {
             deed: Deed::of(&item.action, &item.payload).0,
             applied: value(after).saturating_sub(value(before)),
+            held: decided.held,
             value: value(after),
             version: after.or(before).map_or(0, |cell| cell.version),
         });
@@ -156,21 +158,21 @@ impl Model {
                 now_ms,
             })
             .collect();
-        let (settled, after) = match settle_group(&whole_items, &counters) {
-            Ok(settled) => settled,
+        let (decided, after) = match decide_whole_group(&whole_items, &counters) {
+            Ok(decided) => decided,
             Err((_, replies)) => return replies,
         };
         let mut replies = Vec::new();
-        for (item, settled) in items.iter().zip(settled) {
+        for (item, decided) in items.iter().zip(decided) {
             let before = self.counters.get(&item.key).and_then(|whole| whole.cell);
-            self.trace(item, before, &settled.change, now_ms);
-            let cell = match settled.change {
+            self.trace(item, before, &decided, now_ms);
+            let cell = match decided.change {
                 Change::Keep => before,
                 Change::Put(cell) => Some(cell),
                 Change::Remove => None,
             };
             self.counters.entry(item.key.clone()).or_default().cell = cell;
-            replies.push(settled.reply);
+            replies.push(decided.reply);
         }
         let after: Vec<(Vec<u8>, Whole)> = keys.into_iter().cloned().zip(after).collect();
         self.counters.extend(after);

@@ -512,6 +512,7 @@ impl World {
                 trail.extend(asked.map(|it| Trace {
                     deed: it.deed,
                     applied: it.applied,
+                    held: it.held,
                     value: it.value,
                     version: it.version,
                 }));

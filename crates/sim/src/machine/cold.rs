@@ -145,4 +145,8 @@ impl ColdStore for MachineCold {
     fn stats(&self) -> ColdStats {
         self.cold.stats()
     }
+
+    fn sizes(&self, prefix: &str) -> (u64, u64) {
+        self.cold.sizes(prefix)
+    }
 }

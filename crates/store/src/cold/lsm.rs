@@ -216,4 +216,11 @@ impl ColdStore for LsmStore {
         }
         stats
     }
+
+    fn sizes(&self, prefix: &str) -> (u64, u64) {
+        let spaces = self.spaces.read();
+        let sizes =
+            spaces.iter().filter(|(name, _)| name.starts_with(prefix)).map(|(_, space)| space.sizes());
+        sizes.fold((0, 0), |(rows, bytes), (_, more_rows, more_bytes)| (rows + more_rows, bytes + more_bytes))
+    }
 }

@@ -195,6 +195,13 @@ impl ColdStore for ModelStore {
             ..ColdStats::default()
         }
     }
+
+    fn sizes(&self, prefix: &str) -> (u64, u64) {
+        let disk = self.disk.lock();
+        let spaces = disk.spaces.iter().filter(|(name, _)| name.starts_with(prefix));
+        let rows = spaces.flat_map(|(_, table)| table.iter());
+        rows.fold((0, 0), |(rows, bytes), (key, value)| (rows + 1, bytes + (key.len() + value.len()) as u64))
+    }
 }
 
 fn down() -> ColdError {

@@ -310,6 +310,8 @@ commands! {
         "key delta reason [ID id]" "Corrects a counter and says why. Answers value, applied, version, duplicate.";
     QAudit "q.audit" -2 (1 1 1) [READONLY] [STRING] [RO ACCESS] [VARIES] "quipu" "0.1.0"
         "key [COUNT n]" "Who changed a counter, when, how and why, the newest first, where a policy has that kept.";
+    QObserve "q.observe" -4 (1 1 1) [WRITE DENYOOM FAST] [HYPERLOGLOG] [RW INSERT] [] "quipu" "0.1.0"
+        "key [AT milliseconds] [ID id] ITEMS item [item ...]" "Counts different items, once per request id, by time also for a time that is past. Answers how many there are, whether any was new, whether the number is exact, duplicate.";
     QAcquire "q.acquire" -5 (1 1 1) [WRITE DENYOOM FAST] [STRING] [RW ACCESS UPDATE] [] "quipu" "0.1.0"
         "key amount limit window-milliseconds [SOFT] [ID id]" "Counts if the limit leaves room in the window. Answers allowed, remaining, milliseconds until some is free.";
     QHold "q.hold" -4 (1 1 1) [WRITE DENYOOM FAST] [STRING] [RW ACCESS UPDATE] [] "quipu" "0.1.0"

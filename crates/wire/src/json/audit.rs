@@ -85,6 +85,14 @@ pub struct ChangeRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     applied_text: Option<String>,
+    /// By how much what is set aside changed, where it did: by a hold that was made, committed or voided, or went with the counter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, example = 3)]
+    held: Option<i64>,
+    /// The same as text, where it is beyond 2^53.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    held_text: Option<String>,
     /// The value after.
     #[schema(example = 7)]
     value: i64,
@@ -138,6 +146,8 @@ impl ChangeRow {
             action: change.deed.name(),
             applied,
             applied_text: applied.and_then(text_if_large),
+            held: Some(change.held).filter(|held| *held != 0),
+            held_text: text_if_large(change.held),
             value: change.value,
             value_text: text_if_large(change.value),
             version: change.version,

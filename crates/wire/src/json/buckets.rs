@@ -37,6 +37,9 @@ pub struct SpanBody {
     counted: CountedBody,
     /// Those in which something was counted, the oldest first.
     buckets: Vec<BucketBody>,
+    /// How far behind it may be at most: everything acknowledged before that is in it.
+    #[schema(example = 0)]
+    staleness_ms: u64,
 }
 
 /// What was counted in one bucket.
@@ -148,6 +151,12 @@ impl SpanBody {
             to: rfc3339(range.end),
             counted,
             buckets: Vec::new(),
+            staleness_ms: 0,
         }
+    }
+
+    /// The same of a replica that may be behind.
+    pub fn behind(self, staleness_ms: u64) -> SpanBody {
+        SpanBody { staleness_ms, ..self }
     }
 }

@@ -74,6 +74,9 @@ pub struct HistoryReply {
     #[serde(skip_serializing_if = "is_not")]
     #[schema(value_type = Option<bool>, nullable = false)]
     partial: bool,
+    /// How far behind it may be at most: everything acknowledged before that is in it.
+    #[schema(example = 0)]
+    staleness_ms: u64,
 }
 
 /// The value at a time.
@@ -122,7 +125,18 @@ impl HistoryReply {
             value,
             value_text: text_if_large(value),
         });
-        HistoryReply { key: KeyName::of(key), exists: reply.exists, points: points.collect(), partial }
+        HistoryReply {
+            key: KeyName::of(key),
+            exists: reply.exists,
+            points: points.collect(),
+            partial,
+            staleness_ms: 0,
+        }
+    }
+
+    /// The same of a replica that may be behind.
+    pub fn behind(self, staleness_ms: u64) -> HistoryReply {
+        HistoryReply { staleness_ms, ..self }
     }
 
     /// How many points there are.

@@ -67,14 +67,6 @@ impl Acquisition {
         }
         bytes
     }
-
-    /// How long the window is, where its length is always the same.
-    pub fn span_ms(&self) -> Option<u64> {
-        match self.frame {
-            Some(Frame::Sliding { span_ms, .. } | Frame::Fixed { span_ms }) => Some(span_ms),
-            Some(Frame::Calendar { .. }) | None => None,
-        }
-    }
 }
 
 impl AcquireBody {
@@ -230,12 +222,17 @@ pub struct QuotaBody {
     reset_ms: u64,
     /// Whether more is used than the limit says: a soft one was passed.
     over_limit: bool,
+    /// For headers.
+    #[serde(skip)]
+    window_ms: u64,
 }
 
 impl QuotaBody {
     /// What `reply` says of a quota, if it does.
     pub fn of(reply: &Reply) -> Option<QuotaBody> {
-        let Some(Detail::Quota { used, limit, reset_ms }) = reply.detail.as_deref() else { return None };
+        let Some(Detail::Quota { used, limit, reset_ms, window_ms }) = reply.detail.as_deref() else {
+            return None;
+        };
         let remaining = limit.saturating_sub(*used).max(0);
         Some(QuotaBody {
             allowed: reply.refusal.is_none(),
@@ -247,7 +244,13 @@ impl QuotaBody {
             remaining_text: text_if_large(remaining),
             reset_ms: *reset_ms,
             over_limit: used > limit,
+            window_ms: *window_ms,
         })
+    }
+
+    /// How long the window of the limit is, the counter's own too; nothing where it has none.
+    pub fn window_ms(&self) -> Option<u64> {
+        Some(self.window_ms).filter(|window_ms| *window_ms > 0)
     }
 
     /// The limit.

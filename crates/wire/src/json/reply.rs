@@ -25,7 +25,9 @@ use quipu_counting::{
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::schema::{AuditKeptSchema, DifferenceSchema, KeyBase64Schema, KeySchema, SumSchema};
+use super::schema::{
+    AuditKeptSchema, DifferenceSchema, DurationSchema, KeyBase64Schema, KeySchema, SumSchema,
+};
 use super::timestamp::{LAST_MS, rfc3339};
 use super::window::{HistoryBody, KindName, WindowBody};
 use super::{cursor, text_if_large};
@@ -570,6 +572,10 @@ pub struct PolicyReply {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, example = json!([["tenant"], ["day", "tenant"]]))]
     rollups: Option<Vec<Vec<String>>>,
+    /// How long what is rolled up by time is told apart by it, where that is not for ever.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(value_type = Option<BTreeMap<String, DurationSchema>>, nullable = false, example = json!({"day": "365d"}))]
+    rollup_keep: BTreeMap<&'static str, String>,
 }
 
 pub(super) fn is_not(flag: &bool) -> bool {
@@ -598,6 +604,7 @@ impl PolicyReply {
             rollups: policy.rollups.as_ref().map(|declared| {
                 declared.rollups().map(|names| names.into_iter().map(str::to_owned).collect()).collect()
             }),
+            rollup_keep: policy.rollups_kept.iter().map(|(name, ms)| (name, duration_text(ms))).collect(),
         }
     }
 }

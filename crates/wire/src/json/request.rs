@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use quipu_counting::rollup::{Declared, dimensions_problem};
+use quipu_counting::rollup::{CellsKept, Declared, dimensions_problem};
 use quipu_counting::{Add, Condition, Expiry, ID_BYTES_MAX, KEY_BYTES_MAX, Kind, Policy, Set, Told};
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
@@ -557,6 +557,10 @@ pub struct PolicyBody {
     /// By which dimensions values are rolled up: for each roll-up the names of its dimensions.
     #[schema(example = json!([["tenant"], ["day"], ["tenant", "day"]]))]
     pub rollups: Option<Vec<Vec<String>>>,
+    /// How long what is rolled up by `minute`, `hour`, `day`, `week`, `month` or `year` is told apart by it; for ever where it is not said.
+    /// What is older has the empty value there.
+    #[schema(value_type = Option<BTreeMap<String, DurationSchema>>, example = json!({"day": "365d"}))]
+    pub rollup_keep: Option<BTreeMap<String, Ms<Lasting>>>,
 }
 
 impl PolicyBody {
@@ -578,13 +582,13 @@ impl PolicyBody {
             (window, _) => window.as_ref().map(|window| window.0.to_keeping()).transpose()?,
         };
         let lateness_ms = self.lateness.as_ref().map(|lateness| lateness.0);
-        match (lateness_ms, &window, kind) {
-            (Some(late_ms), Some(keeping), Some(Kind::Window)) if late_ms > keeping.keep_ms => {
+        match (lateness_ms, &window) {
+            (Some(late_ms), Some(keeping)) if late_ms > keeping.keep_ms => {
                 let problem = format_args!("is longer than past windows are kept: {} ms", keeping.keep_ms);
                 return Err(BodyError::field("lateness", problem));
             }
-            (None, _, _) | (Some(_), _, Some(Kind::Window)) => {}
-            _ => return Err(BodyError::field("lateness", "is for `kind` window")),
+            (None, _) | (Some(_), Some(_)) => {}
+            (Some(_), None) => return Err(BodyError::field("lateness", "is for counters with a `window`")),
         }
         let limit = self.limit.map(|limit| limit.0);
         if limit.is_some_and(|limit| limit < 0) {
@@ -595,6 +599,7 @@ impl PolicyBody {
         if rollups.is_some() && kind == Some(Kind::Unique) {
             return Err(BodyError::field("rollups", "are for sums and windows, not for `kind` unique"));
         }
+        let rollups_kept = self.rollups_kept(rollups.as_ref())?;
         Ok(Policy {
             min,
             max,
@@ -609,7 +614,19 @@ impl PolicyBody {
             lateness_ms,
             audit_ms: self.audit.map(Kept::to_ms).transpose()?,
             rollups,
+            rollups_kept,
         })
+    }
+
+    fn rollups_kept(&self, rollups: Option<&Declared>) -> Result<CellsKept, BodyError> {
+        let kept = || self.rollup_keep.iter().flatten().map(|(name, ms)| (name.as_str(), ms.0));
+        let is_by =
+            |name| rollups.is_some_and(|declared| declared.rollups().any(|names| names.contains(&name)));
+        let parsed = CellsKept::new(kept()).map_err(|problem| BodyError::field("rollupKeep", problem))?;
+        match kept().find(|(name, _)| !is_by(name)) {
+            Some((name, _)) => Err(BodyError::field("rollupKeep", format_args!("no roll-up is by {name}"))),
+            None => Ok(parsed),
+        }
     }
 }
 
@@ -829,7 +846,7 @@ mod tests {
                 r#"{"kind":"window","lateness":"3h"}"#,
                 "`lateness`: is longer than past windows are kept: 7200000 ms",
             ),
-            (r#"{"kind":"unique","lateness":"1h"}"#, "`lateness`: is for `kind` window"),
+            (r#"{"kind":"unique","lateness":"1h"}"#, "`lateness`: is for counters with a `window`"),
             (
                 r#"{"kind":"window","window":["fixed",5]}"#,
                 "`window`: invalid type: sequence, expected an object",
@@ -843,6 +860,24 @@ mod tests {
             (
                 r#"{"kind":"window","window":{"type":"calendar","unit":"week","anchor":8}}"#,
                 "a week begins on a day from 1",
+            ),
+        ] {
+            let refused = policy(body).unwrap_err();
+            assert!(refused.contains(named), "{body}: {refused:?}");
+        }
+        let kept =
+            policy(r#"{"rollups":[["day","tenant"]],"rollupKeep":{"day":"90d"}}"#).unwrap().rollups_kept;
+        assert_eq!(kept.iter().collect::<Vec<_>>(), [("day", 90 * 86_400_000)]);
+        for (body, named) in [
+            (r#"{"rollups":[["day"]],"rollupKeep":{"hour":"1d"}}"#, "`rollupKeep`: no roll-up is by hour"),
+            (r#"{"rollupKeep":{"day":"9d"}}"#, "`rollupKeep`: no roll-up is by day"),
+            (
+                r#"{"rollups":[["day"]],"rollupKeep":{"day":"1h"}}"#,
+                "`rollupKeep`: a cell by day is kept for at least",
+            ),
+            (
+                r#"{"rollups":[["tenant"]],"rollupKeep":{"tenant":"1d"}}"#,
+                "does not come from the time of an addition",
             ),
         ] {
             let refused = policy(body).unwrap_err();

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::reply::KeyName;
-use super::request::{BodyError, KeyBody};
-use super::schema::{ItemSchema, KeyOrBase64Schema};
+use super::request::{BodyError, KeyBody, Moment, Ms};
+use super::schema::{ItemSchema, KeyOrBase64Schema, MomentSchema};
 
 /// The most items of one call: their hashes are one record of the log, 80 KB.
 pub const ITEMS_MAX: usize = 10_000;
@@ -28,6 +28,9 @@ pub struct ObserveBody {
     /// Anything that can be told apart: names of users, addresses, ids of sessions.
     #[schema(value_type = Vec<ItemSchema>, min_items = 1, max_items = 10_000)]
     pub items: Vec<Item>,
+    /// When they were seen, if not now: counted for that time, by uniques by time, as far back as their policy allows.
+    #[schema(value_type = Option<MomentSchema>)]
+    pub at: Option<Ms<Moment>>,
 }
 
 /// An item, as it is counted: by its hash.
@@ -105,7 +108,7 @@ pub struct SeenBody {
     key: KeyName,
     /// Whether any of it was new to the counter.
     changed: bool,
-    /// How many different items there were; of a counter by time, in the current bucket.
+    /// How many different items there were, as a read says it; of a counter by time, in its window.
     #[schema(example = 2)]
     estimate: i64,
     /// Whether that is the very number.

@@ -3,9 +3,10 @@
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use quipu_counting::Kind;
-use quipu_counting::body::{Keeping, VISITOR_BUCKETS_MAX};
+use quipu_counting::body::Keeping;
 use quipu_counting::kinds::keep_for;
 use quipu_counting::series::{POINTS_MAX, Retention, Step};
+use quipu_counting::visitors::VISITOR_BUCKETS_MAX;
 use quipu_counting::window::{BUCKETS_MAX, Frame, Unit, Zone};
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
@@ -99,7 +100,8 @@ pub struct WindowBody {
     #[serde(default, deserialize_with = "day", skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, minimum = 1, maximum = 31)]
     pub anchor: Option<u8>,
-    /// How long past windows stay readable; the length of two where it is not said.
+    /// How long what is past stays readable, if it is longer ago than the window: twice the window where it is not said, 64 days for windows
+    /// of the calendar; of uniques no more than 400 buckets are kept.
     #[serde(default, deserialize_with = "at_least_one", skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, minimum = 1)]
     pub keep_ms: Option<u64>,

@@ -12,8 +12,8 @@ pub const RATE_LIMIT: &[&str] =
     &["RateLimit-Policy", "RateLimit", "RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"];
 
 const SEEN: &str = r#"{"counterKey":"visitors:2026-02-23","changed":true,"estimate":2,"exact":true,"version":1,"duplicate":false}"#;
-const WINDOW: &str = r#"{"counterKey":"calls:user:7","exists":true,"kind":"window","from":"2026-02-23T09:00:00.000Z","to":"2026-02-23T10:01:00.000Z","sum":58,"buckets":[{"start":"2026-02-23T10:00:00.000Z","end":"2026-02-23T10:01:00.000Z","sum":58}]}"#;
-const HISTORY: &str = r#"{"counterKey":"likes:post:7","exists":true,"points":[{"at":"2026-02-23T10:00:00.000Z","value":41},{"at":"2026-02-23T10:01:00.000Z","value":42}]}"#;
+const WINDOW: &str = r#"{"counterKey":"calls:user:7","exists":true,"kind":"window","from":"2026-02-23T09:00:00.000Z","to":"2026-02-23T10:01:00.000Z","sum":58,"buckets":[{"start":"2026-02-23T10:00:00.000Z","end":"2026-02-23T10:01:00.000Z","sum":58}],"stalenessMs":0}"#;
+const HISTORY: &str = r#"{"counterKey":"likes:post:7","exists":true,"points":[{"at":"2026-02-23T10:00:00.000Z","value":41},{"at":"2026-02-23T10:01:00.000Z","value":42}],"stalenessMs":0}"#;
 const AUDIT: &str = r#"{"counterKey":"balance:7","changes":[{"at":"2026-02-23T10:00:00.000Z","action":"adjust","applied":-120,"value":7,"version":8,"requestId":"ticket-88","reason":"counted twice","by":{"name":"anna","address":"10.0.0.7:52044"}}],"cursor":null,"since":"2026-01-24T10:00:00.000Z"}"#;
 const GRANT: &str = r#"{"counterKey":"calls:user:7","allowed":true,"limit":100,"used":58,"remaining":42,"resetMs":3599000,"overLimit":false,"value":58,"version":58,"duplicate":false}"#;
 const GRANTS: &str = r#"{"allowed":true,"results":[{"counterKey":"calls:user:7","allowed":true,"limit":100,"used":59,"remaining":41,"resetMs":3599000,"overLimit":false,"value":59,"version":59,"duplicate":false}]}"#;

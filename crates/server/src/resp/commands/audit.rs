@@ -76,7 +76,7 @@ pub fn answer_audit(
     }
     encoder.array(page.changes.len());
     for change in &page.changes {
-        encoder.map(9);
+        encoder.map(10);
         encoder.bulk(b"at");
         encoder.integer(clamped(change.at_ms));
         encoder.bulk(b"action");
@@ -86,6 +86,8 @@ pub fn answer_audit(
             Deed::Clear => encoder.null(),
             _ => encoder.integer(change.applied),
         }
+        encoder.bulk(b"held");
+        encoder.integer(change.held);
         encoder.bulk(b"value");
         encoder.integer(change.value);
         encoder.bulk(b"version");

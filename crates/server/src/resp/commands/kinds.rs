@@ -4,6 +4,7 @@
 //!   PFADD key [item ...]                                       -> 1 if the sketch changed
 //!   PFCOUNT key [key ...]                                      -> how many different items
 //!   PFMERGE destination [source ...]                           -> OK
+//!   Q.OBSERVE key [AT ms] [ID id] ITEMS item [item ...]        -> [estimate, changed, exact, duplicate]
 //!   Q.WGET key last_ms                                         -> what was counted in the last so many milliseconds
 //!   Q.ACQUIRE key amount limit window_ms [SOFT] [ID id]        -> [allowed, remaining, reset_ms]
 //!   Q.HOLD key amount ttl_ms [MIN n] [MAX n] [ID id]           -> [hold, expires_at_ms]
@@ -20,6 +21,7 @@ use quipu_counting::unique::{Unique, hash};
 use quipu_counting::{
     Acquire, Action, Add, Batch, Counters, Detail, Ending, Execution, Origin, Refusal, Reply, Unavailable,
 };
+use quipu_wire::json::unique::ITEMS_MAX;
 use quipu_wire::json::window::sliding;
 use quipu_wire::refusal::error_line;
 use quipu_wire::resp::{Arguments, Encoder, errors};
@@ -41,9 +43,40 @@ pub fn observe(draft: &mut Draft, key: &[u8], items: Arguments<'_, '_>) -> Draft
         let hashes: Vec<u8> =
             items.by_ref().take(ITEMS_PER_REQUEST).flat_map(|item| hash(item).to_le_bytes()).collect();
         let items = draft.batch.intern(&hashes);
-        draft.batch.push(key, Action::Observe { items });
+        draft.batch.push(key, Action::Observe { items, at_ms: None });
     }
     draft.plans.push(Plan::Observed(requests as u32));
+    Ok(())
+}
+
+/// Q.OBSERVE.
+pub fn observe_at(draft: &mut Draft, arguments: Arguments<'_, '_>) -> Drafted {
+    let (mut id, mut at_ms) = (None, None);
+    let mut words = arguments.tail(2).iter();
+    loop {
+        let word = words.next().ok_or(errors::SYNTAX)?;
+        if is_option(word, "items") {
+            break;
+        }
+        let value = words.next().ok_or(errors::SYNTAX)?;
+        if is_option(word, "at") && at_ms.is_none() {
+            at_ms = Some(unsigned(value, "time")?);
+        } else if is_option(word, "id") && id.is_none() {
+            check_id(value)?;
+            id = Some(value);
+        } else {
+            return Err(errors::SYNTAX.into());
+        }
+    }
+    if !(1..=ITEMS_MAX).contains(&words.len()) {
+        return Err(format!("ERR one call takes 1 to {ITEMS_MAX} items, send several").into());
+    }
+    let key = arguments.get(1).unwrap_or_default();
+    check_key(key)?;
+    let hashes: Vec<u8> = words.flat_map(|item| hash(item).to_le_bytes()).collect();
+    let items = draft.batch.intern(&hashes);
+    push(draft, key, Action::Observe { items, at_ms }, id);
+    draft.plans.push(Plan::Seen);
     Ok(())
 }
 

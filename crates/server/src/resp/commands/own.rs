@@ -161,7 +161,7 @@ pub fn change_policy(command: Command, operands: Arguments<'_, '_>) -> Result<Jo
         _ => None,
     };
     check_pattern(pattern)?;
-    Ok(Job::SetPolicy { pattern: pattern.to_vec(), policy })
+    Ok(Job::SetPolicy { pattern: pattern.to_vec(), policy: policy.map(Box::new) })
 }
 
 /// Q.POLICY GET: the policy of a pattern as JSON, or null. Q.POLICY LIST: every policy as JSON, in the order of their

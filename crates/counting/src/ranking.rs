@@ -13,7 +13,7 @@
 //! In every second the first [`FREE_PER_SECOND`] unknown keys come in, so that nothing is missed where there is little to do; of
 //! the rest one of about [`GAP_MEAN`]. Where the next sample lies is drawn, so that no regular order of requests can hide a key.
 //!
-//! Whether a key is held is a coin's toss for the processor, and a wrong guess costs more than all else. So [`Sketch::count`] has
+//! Whether a key is held is a coin's toss for the processor, and a wrong guess costs more than all else. So [`Ranking::count`] has
 //! no branch on it: what is not held is counted in the place of nobody.
 
 use std::cmp::Reverse;
@@ -44,7 +44,7 @@ type Second = u64;
 
 /// See the head of this file.
 #[derive(Debug)]
-pub struct Sketch {
+pub struct Ranking {
     index: Box<Index>,
     /// What is known of the keys held, by place.
     held: Vec<Held>,
@@ -147,10 +147,10 @@ impl Index {
     }
 }
 
-impl Sketch {
+impl Ranking {
     /// An empty one. The seed decides which requests are sampled.
-    pub fn new(seed: u32) -> Sketch {
-        Sketch {
+    pub fn new(seed: u32) -> Ranking {
+        Ranking {
             index: Box::new(Index { slots: [EMPTY; SLOTS], now: [0; KEYS_HELD + 1] }),
             held: Vec::new(),
             weights: [0; KEYS_HELD],
@@ -185,7 +185,7 @@ impl Sketch {
             return;
         }
         if behind > 0 || ahead > SECONDS as u64 {
-            *self = Sketch { second, ..Sketch::new(self.random) };
+            *self = Ranking { second, ..Ranking::new(self.random) };
             return;
         }
         let places = self.held.iter_mut().zip(&mut self.index.now).zip(&mut self.weights);
@@ -325,20 +325,20 @@ mod tests {
         /// Where unknown keys come in unsampled this is Space-Saving, with its bounds.
         #[test]
         fn who_has_more_than_a_share_is_held_and_told_nearly_exactly(requests in requests(), seed: u32) {
-            let mut sketch = Sketch::new(seed);
-            sketch.turn(1_790_000_000_000);
-            sketch.free = u32::MAX;
+            let mut ranking = Ranking::new(seed);
+            ranking.turn(1_790_000_000_000);
+            ranking.free = u32::MAX;
             let mut model: BTreeMap<u32, u64> = BTreeMap::new();
             for (number, times) in requests {
                 let key = number.to_be_bytes();
-                sketch.count(number.wrapping_mul(0x9E37_79B1), times, || &key);
+                ranking.count(number.wrapping_mul(0x9E37_79B1), times, || &key);
                 *model.entry(number).or_default() += u64::from(times);
             }
             let all: u64 = model.values().sum();
-            prop_assert_eq!(sketch.requests(), all);
+            prop_assert_eq!(ranking.requests(), all);
             let told: BTreeMap<u32, u64> =
-                sketch.keys().map(|(key, count)| (u32::from_be_bytes(key.try_into().unwrap()), count)).collect();
-            prop_assert_eq!(told.len(), sketch.keys().count(), "nobody is told twice");
+                ranking.keys().map(|(key, count)| (u32::from_be_bytes(key.try_into().unwrap()), count)).collect();
+            prop_assert_eq!(told.len(), ranking.keys().count(), "nobody is told twice");
             for (number, count) in &told {
                 prop_assert!(*count <= model[number], "{} was told too often", number);
             }
