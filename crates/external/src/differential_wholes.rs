@@ -343,7 +343,7 @@ fn whole_action(chance: &mut SmallRng, model: &Model, key: &[u8], batch: &mut Ba
     match chance.random_range(0..18) {
         0..4 => {
             hashes(chance).iter().for_each(|hash| bytes.extend(hash.to_le_bytes()));
-            Action::Observe { items: batch.intern(&bytes) }
+            Action::Observe { items: batch.intern(&bytes), at_ms: None }
         }
         4 => {
             match chance.random_range(0..3) {
