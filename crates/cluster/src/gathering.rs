@@ -93,7 +93,7 @@ enum Kind {
 }
 
 fn kind(batch: &Batch) -> Kind {
-    let is_alone = batch.freshness != Freshness::default()
+    let is_alone = matches!(batch.freshness, Freshness::Eventual { .. })
         || batch.requests.iter().any(|request| request.action.is_global());
     match () {
         () if is_alone => Kind::Alone,

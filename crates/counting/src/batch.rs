@@ -185,6 +185,8 @@ pub enum Freshness {
     /// Everything that was acknowledged before is seen.
     #[default]
     Strong,
+    /// The same; but where that cannot be had at the moment, something older that says how far behind it may be.
+    StrongOrStated,
     /// Whoever holds a counter may be asked, if it can say how far behind it may be.
     Eventual {
         /// The most it may be behind.

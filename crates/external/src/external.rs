@@ -17,17 +17,20 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
-use crate::archive::{Archive, ArchiveError};
+use crate::archive::{Archive, ArchiveError, Snapshot, wall_ms};
 use crate::breaker::BreakerSettings;
+use crate::epoch;
 use crate::groups::{self, GROUPS, POLICIES};
 use crate::lanes::Lanes;
 use crate::masters::{Links, Map, is_said_by_server};
 use crate::policies::{self, PoliciesError};
 use crate::retry::BudgetSettings;
-use crate::standing::Standing;
+use crate::standing::{Named, Standing};
 use crate::units::{split, unsupported};
 use crate::walks::Walk;
 
+/// At least so long lies between two looks.
+const DOUBT_PAUSE: Duration = Duration::from_millis(50);
 /// How often policies and masters are looked at.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// The consumer group of the streams of changes.
@@ -50,6 +53,8 @@ pub struct Options {
     pub breaker: BreakerSettings,
     /// How many retries there may be.
     pub budget: BudgetSettings,
+    /// A change is acknowledged once so many replicas of its master have it; 0 does not wait for any.
+    pub wait_replicas: usize,
 }
 
 impl Default for Options {
@@ -62,6 +67,7 @@ impl Default for Options {
             cache_bytes: 64 << 20,
             breaker: BreakerSettings::default(),
             budget: BudgetSettings::default(),
+            wait_replicas: 0,
         }
     }
 }
@@ -112,6 +118,14 @@ impl From<PoliciesError> for OpenError {
     }
 }
 
+/// Why not everything can be counted.
+#[derive(Clone, Debug)]
+struct Problem {
+    text: String,
+    /// Since when something is known to be lost, if that is the reason.
+    lost_since_ms: Option<i64>,
+}
+
 /// Counters in Redis or Valkey.
 pub struct External {
     lanes: Arc<Lanes>,
@@ -121,8 +135,8 @@ pub struct External {
     archive: Option<Arc<Archive>>,
     /// The version of the policies that hold.
     version: Mutex<u64>,
-    /// Why nothing can be counted, if nothing can.
-    problem: Mutex<Option<String>>,
+    /// Why not everything can be counted, if not.
+    problem: Mutex<Option<Problem>>,
     handle: Handle,
     keeper: Mutex<Option<AbortHandle>>,
 }
@@ -146,16 +160,8 @@ impl External {
             links.load(&address).await?;
         }
         let epoch = found_epoch(&links, &map, archive.as_deref()).await?;
-        if let Some(archive) = &archive {
-            match archive.belongs_to(&epoch).await {
-                // What is there can be counted on without it; what is flushed later waits in the streams.
-                Err(error) if error.may_pass() => {
-                    tracing::warn!(%error, "the archive cannot be reached; changes wait in the streams in Redis");
-                }
-                belongs => belongs?,
-            }
-        }
-        let lanes = Lanes::new(options.clone(), Links::new(url, options.timeout)?, epoch, map);
+        let snapshot = archive.clone().map(|archive| Arc::new(Snapshot::new(archive)));
+        let lanes = Lanes::new(options.clone(), Links::new(url, options.timeout)?, epoch, map, snapshot);
         let external = Arc::new(External {
             lanes: Arc::new(lanes),
             links,
@@ -165,11 +171,18 @@ impl External {
             handle: Handle::current(),
             keeper: Mutex::new(None),
         });
-        external.look_at_policies().await?;
-        let kept = Arc::downgrade(&external);
+        external.look().await;
+        match (external.lost_since_ms(), &external.archive) {
+            // Until everything is back, the policies hold that were last flushed.
+            (Some(_), Some(archive)) => external.take_over(policies::of_fields(archive.policies().await?)?),
+            _ => external.look_at_policies().await?,
+        }
+        let (kept, lanes) = (Arc::downgrade(&external), Arc::clone(&external.lanes));
         let keeper = tokio::spawn(async move {
             loop {
-                tokio::time::sleep(LOOK_INTERVAL).await;
+                // However many calls are in doubt, one look serves them all.
+                tokio::time::sleep(DOUBT_PAUSE).await;
+                let _ = tokio::time::timeout(LOOK_INTERVAL, lanes.doubt.notified()).await;
                 let Some(external) = kept.upgrade() else { return };
                 external.look().await;
             }
@@ -182,23 +195,78 @@ impl External {
     async fn look(&self) {
         self.lanes.find_masters().await;
         let standing = Standing::look(&self.links, &self.lanes.map()).await;
-        let found = standing.problem(&self.lanes.epoch());
-        let known = std::mem::replace(&mut *self.problem.lock(), found.clone());
-        match (&found, &known) {
-            (Some(problem), _) if found != known => tracing::error!("{problem}"),
-            (None, Some(_)) => tracing::info!("Redis has everything again"),
-            _ => {}
+        if let Named::Epoch(named) = &standing.policies
+            && epoch::is_newer(named, &self.lanes.epoch())
+        {
+            self.enter(named);
         }
-        if found.is_none()
+        self.judge(&standing);
+        if self.problem.lock().is_none()
             && let Err(error) = self.look_at_policies().await
         {
             tracing::warn!(%error, "policies cannot be looked at");
         }
     }
 
+    fn judge(&self, standing: &Standing) {
+        let ours = self.lanes.epoch();
+        let mut problem = self.problem.lock();
+        let known = problem.take();
+        *problem = standing.problem(&ours).map(|text| {
+            if known.as_ref().is_none_or(|known| known.text != text) {
+                tracing::error!("{text}");
+            }
+            let since = known.as_ref().and_then(|known| known.lost_since_ms);
+            let lost_since_ms = standing.has_lost(&ours).then(|| since.unwrap_or_else(wall_ms));
+            Problem { text, lost_since_ms }
+        });
+        if problem.is_none() && known.is_some() {
+            tracing::info!("Redis has everything again");
+            self.lanes.snapshot.iter().for_each(|snapshot| snapshot.clear());
+        }
+    }
+
+    /// Goes on in a newer epoch: Redis was rebuilt.
+    fn enter(&self, epoch: &str) {
+        tracing::info!("counting goes on in epoch {epoch}");
+        self.lanes.set_epoch(epoch);
+        // Its policies count from the beginning.
+        *self.version.lock() = 0;
+    }
+
+    /// This node has rebuilt Redis.
+    pub(crate) async fn take_over_epoch(&self, epoch: &str) {
+        if *epoch != *self.lanes.epoch() {
+            self.enter(epoch);
+        }
+        self.look().await;
+    }
+
+    /// Since when something is known to be lost, if something is.
+    pub(crate) fn lost_since_ms(&self) -> Option<i64> {
+        self.problem.lock().as_ref().and_then(|problem| problem.lost_since_ms)
+    }
+
+    /// The version of the policies that hold.
+    pub(crate) fn policies_version(&self) -> u64 {
+        *self.version.lock()
+    }
+
     /// Why nothing, or not everything, can be counted at the moment.
     pub fn problem(&self) -> Option<String> {
-        self.problem.lock().clone()
+        self.problem.lock().as_ref().map(|problem| problem.text.clone())
+    }
+
+    /// The archive behind it, if there is one.
+    pub fn archive(&self) -> Option<&Arc<Archive>> {
+        self.archive.as_ref()
+    }
+
+    /// The masters that hold the counters, and how many of the 64 groups each has.
+    pub fn masters(&self) -> Vec<(String, usize)> {
+        let map = self.lanes.map();
+        let groups = |address: String| (map.groups_of(&address).count(), address);
+        map.masters().into_iter().map(groups).map(|(count, address)| (address, count)).collect()
     }
 
     /// The epoch of the counters. Redis has lost what does not name it.
@@ -292,16 +360,32 @@ fn nobody() -> RedisError {
     (ErrorKind::Client, "nobody has the slot").into()
 }
 
-/// The epoch of what lies there. Where nothing does, one is drawn, and every group gets its marker and its stream.
+/// The epoch of what lies there, or of what should lie there. Where nothing does and nothing should, one is drawn, and every
+/// group gets its marker and its stream.
 async fn found_epoch(links: &Links, map: &Map, archive: Option<&Archive>) -> Result<String, OpenError> {
     let address = map.of_policies().ok_or_else(nobody)?;
     let ask = redis::cmd("HMGET").arg(POLICIES).arg("epoch").arg("complete").to_owned();
     let mut found: (Option<String>, Option<u8>) = links.ask_for(address, &ask).await?;
+    let archived = match archive {
+        None => None,
+        Some(archive) => match (archive.epoch().await, &found.0) {
+            // What is there can be counted on without it; what is flushed later waits in the streams.
+            (Err(error), Some(epoch)) if error.may_pass() => {
+                tracing::warn!(%error, "the archive cannot be reached; changes wait in the streams in Redis");
+                Some(epoch.clone())
+            }
+            (known, _) => known?,
+        },
+    };
+    match (&found.0, archived) {
+        (Some(epoch), Some(archived)) if *epoch == archived => {}
+        // Redis is empty, or somebody is rebuilding it, or should.
+        (None, Some(archived)) => return Ok(archived),
+        (Some(epoch), Some(archived)) if epoch::is_newer(&archived, epoch) => return Ok(archived),
+        _ => {}
+    }
     if found.0.is_none() {
         refuse_remains(links, map).await?;
-        if let Some(archive) = archive {
-            refuse_archived(archive).await?;
-        }
         let drawn = format!("{:016x}", SmallRng::from_os_rng().random::<u64>());
         let set = redis::cmd("HSETNX").arg(POLICIES).arg("epoch").arg(drawn).to_owned();
         links.ask(address, &set).await?;
@@ -311,12 +395,23 @@ async fn found_epoch(links: &Links, map: &Map, archive: Option<&Archive>) -> Res
     let (Some(epoch), complete) = found else {
         return Err(OpenError::Lost("the epoch cannot be kept".into()));
     };
-    if complete.is_some() {
-        return Ok(epoch);
+    if let Some(archive) = archive {
+        match archive.belongs_to(&epoch).await {
+            Err(error) if error.may_pass() => {}
+            belongs => belongs?,
+        }
     }
+    if complete.is_none() {
+        complete_groups(links, map, &epoch).await?;
+    }
+    Ok(epoch)
+}
+
+/// A marker and a stream for every group of new counters.
+async fn complete_groups(links: &Links, map: &Map, epoch: &str) -> Result<(), OpenError> {
     for group in 0..GROUPS {
         let address = map.of_group(group).ok_or_else(nobody)?;
-        let mark = redis::cmd("HSETNX").arg(groups::marker(group)).arg("epoch").arg(&epoch).to_owned();
+        let mark = redis::cmd("HSETNX").arg(groups::marker(group)).arg("epoch").arg(epoch).to_owned();
         links.ask(address, &mark).await?;
         let mut begin = redis::cmd("XGROUP");
         begin.arg("CREATE").arg(groups::stream(group)).arg(FLUSHERS).arg("0").arg("MKSTREAM");
@@ -325,9 +420,10 @@ async fn found_epoch(links: &Links, map: &Map, archive: Option<&Archive>) -> Res
             _ => {}
         }
     }
+    let address = map.of_policies().ok_or_else(nobody)?;
     let complete = redis::cmd("HSET").arg(POLICIES).arg("complete").arg(1).to_owned();
     links.ask(address, &complete).await?;
-    Ok(epoch)
+    Ok(())
 }
 
 /// Markers without the hash of policies are what a loss has left: to begin anew beside them would hide it.
@@ -344,16 +440,6 @@ async fn refuse_remains(links: &Links, map: &Map) -> Result<(), OpenError> {
         }
     }
     Ok(())
-}
-
-/// An empty Redis before an archive that is not is a loss, and no new deployment.
-async fn refuse_archived(archive: &Archive) -> Result<(), OpenError> {
-    match archive.epoch().await? {
-        None => Ok(()),
-        Some(epoch) => Err(OpenError::Lost(format!(
-            "Redis is empty, and the archive has the counters of epoch {epoch}: Redis has lost them"
-        ))),
-    }
 }
 
 fn unreachable(error: PoliciesError) -> Unavailable {
@@ -472,6 +558,8 @@ impl Counters for External {
             ("external_breaker_opened", read(&facts.breaker_opened)),
             ("external_lost", read(&facts.lost)),
             ("external_conflicts", read(&facts.conflicts)),
+            ("external_stale_reads", read(&facts.stale_reads)),
+            ("external_unreplicated", read(&facts.unreplicated)),
             ("external_under_way", self.lanes.under_way.load(Ordering::Relaxed) as u64),
             ("external_masters", self.lanes.map().masters().len() as u64),
         ];

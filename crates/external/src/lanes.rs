@@ -13,17 +13,18 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
-use quipu_counting::{Policies, Refusal, Unavailable};
+use quipu_counting::{Policies, Refusal, Reply, Unavailable};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use redis::{Pipeline, Value};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
+use crate::archive::{Seen, Snapshot};
 use crate::breaker::Breaker;
 use crate::call::{self, Answered, Terms};
 use crate::external::Options;
-use crate::groups::GROUPS;
+use crate::groups::{self, GROUPS};
 use crate::masters::{Links, Map, Said, said, within};
 use crate::retry::{Budget, full_jitter};
 use crate::units::{Answer, REQUESTS_PER_CALL_MAX, Unit};
@@ -31,6 +32,8 @@ use crate::wholes::{Heard, OwnTerms, WholeCall, Wholes};
 
 /// The most requests of one round.
 const REQUESTS_PER_ROUND_MAX: usize = 16_384;
+/// How long a master waits for its replicas. Less than an attempt may last.
+const REPLICAS_TIMEOUT: Duration = Duration::from_millis(500);
 /// At least so long lies between two looks at where the slots are.
 const MAP_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -55,6 +58,10 @@ pub(crate) struct Lanes {
     time_ms: AtomicU64,
     chance: Mutex<SmallRng>,
     pub(crate) facts: Facts,
+    /// A call has found something lost: whoever looks after that should look now.
+    pub(crate) doubt: Notify,
+    /// Where reads go while Redis cannot answer them.
+    pub(crate) snapshot: Option<Arc<Snapshot>>,
 }
 
 /// What happened so far.
@@ -68,6 +75,10 @@ pub(crate) struct Facts {
     pub(crate) breaker_opened: AtomicU64,
     pub(crate) lost: AtomicU64,
     pub(crate) conflicts: AtomicU64,
+    /// Reads that were answered from the snapshot.
+    pub(crate) stale_reads: AtomicU64,
+    /// Rounds that too few replicas had in time.
+    pub(crate) unreplicated: AtomicU64,
 }
 
 fn count(fact: &AtomicU64, more: usize) {
@@ -87,6 +98,21 @@ impl Call {
         match self {
             Call::Plain(_, units) => units.len(),
             Call::Whole(call) => call.units().count(),
+        }
+    }
+
+    fn group(&self) -> u16 {
+        match self {
+            Call::Plain(group, _) => *group,
+            Call::Whole(call) => call.group,
+        }
+    }
+
+    /// Whether one of its units is so.
+    fn any(&self, is_so: impl Fn(&Unit) -> bool) -> bool {
+        match self {
+            Call::Plain(_, units) => units.iter().any(is_so),
+            Call::Whole(call) => call.units().any(is_so),
         }
     }
 
@@ -119,7 +145,13 @@ enum Setback {
 }
 
 impl Lanes {
-    pub(crate) fn new(options: Options, links: Links, epoch: String, map: Map) -> Lanes {
+    pub(crate) fn new(
+        options: Options,
+        links: Links,
+        epoch: String,
+        map: Map,
+        snapshot: Option<Arc<Snapshot>>,
+    ) -> Lanes {
         Lanes {
             wholes: Wholes::new(options.cache_bytes),
             options,
@@ -134,7 +166,15 @@ impl Lanes {
             time_ms: AtomicU64::new(0),
             chance: Mutex::new(SmallRng::from_os_rng()),
             facts: Facts::default(),
+            doubt: Notify::new(),
+            snapshot,
         }
+    }
+
+    /// From now on every call names this one.
+    pub(crate) fn set_epoch(&self, epoch: &str) {
+        *self.epoch.write() = epoch.into();
+        self.wholes.forget(0..GROUPS);
     }
 
     /// The epoch that every call names.
@@ -147,7 +187,7 @@ impl Lanes {
     }
 
     /// Ends all rounds. Who waits hears that the outcome is unknown.
-    pub(crate) fn stop(&self) {
+    pub(crate) fn stop(self: &Arc<Self>) {
         for (_, lane) in self.lanes.lock().drain() {
             lane.task.lock().take().inspect(AbortHandle::abort);
         }
@@ -231,13 +271,14 @@ impl Lanes {
             calls.into_iter().flat_map(Call::into_units).for_each(give_up);
             return true;
         }
-        let mut pipeline = Pipeline::with_capacity(calls.len());
+        let mut pipeline = Pipeline::with_capacity(calls.len() + 2);
         for call in &calls {
             pipeline.add_command(match call {
                 Call::Plain(group, units) => self.command(*group, units),
                 Call::Whole(call) => call.command(),
             });
         }
+        let waits = self.wait_for_replicas(&calls, &mut pipeline);
         let mut link = match self.links.get(&lane.address).await {
             Ok(link) => link,
             Err(error) => {
@@ -246,11 +287,13 @@ impl Lanes {
                 return true;
             }
         };
-        let sent = link.send_packed_commands(&pipeline, 0, calls.len());
+        let sent = link.send_packed_commands(&pipeline, 0, calls.len() + waits);
         match within(self.options.timeout, sent).await {
-            Ok(answers) if answers.len() == calls.len() => {
+            Ok(mut answers) if answers.len() == calls.len() + waits => {
                 lane.breaker.lock().succeeded();
-                self.hear(calls, answers, lane).await;
+                let replicas = answers.split_off(calls.len()).pop();
+                let is_replicated = waits == 0 || self.are_enough(replicas);
+                self.hear(calls, answers, lane, is_replicated).await;
             }
             outcome => {
                 let why = outcome.err().map_or("too few answers".to_owned(), |error| error.to_string());
@@ -260,6 +303,29 @@ impl Lanes {
             }
         }
         true
+    }
+
+    /// Has the master wait for its replicas, behind the calls, where something may be changed. Says with how many commands.
+    fn wait_for_replicas(&self, calls: &[Call], pipeline: &mut Pipeline) -> usize {
+        if self.options.wait_replicas == 0 || !calls.iter().any(|call| call.any(|unit| !only_looks(unit))) {
+            return 0;
+        }
+        let mut waits = 1;
+        // WAIT speaks of what this connection has written. What is asked again may have been written by the one before it, and
+        // replies with what is remembered, which writes nothing: so something is written here.
+        if let Some(call) = calls.iter().find(|call| call.any(|unit| unit.attempts > 0)) {
+            pipeline.cmd("HSET").arg(groups::marker(call.group())).arg("waited").arg(1);
+            waits += 1;
+        }
+        pipeline.cmd("WAIT").arg(self.options.wait_replicas).arg(REPLICAS_TIMEOUT.as_millis() as u64);
+        waits
+    }
+
+    fn are_enough(&self, replicas: Option<Value>) -> bool {
+        let enough =
+            matches!(replicas, Some(Value::Int(count)) if count >= self.options.wait_replicas as i64);
+        count(&self.facts.unreplicated, usize::from(!enough));
+        enough
     }
 
     fn note_failure(&self, lane: &Lane, why: &str) {
@@ -325,7 +391,13 @@ impl Lanes {
         call::command(&Terms { group, epoch: &epoch, time_ms, id_window_ms, policies: &policies }, units)
     }
 
-    async fn hear(self: &Arc<Self>, calls: Vec<Call>, answers: Vec<Value>, lane: &Lane) {
+    async fn hear(
+        self: &Arc<Self>,
+        calls: Vec<Call>,
+        answers: Vec<Value>,
+        lane: &Lane,
+        is_replicated: bool,
+    ) {
         let (mut is_elsewhere, mut has_no_function, mut set_back) = (false, false, Vec::new());
         for (call, answer) in calls.into_iter().zip(answers) {
             if let Value::ServerError(error) = &answer {
@@ -349,8 +421,8 @@ impl Lanes {
                 continue;
             }
             match call {
-                Call::Plain(group, units) => self.hear_plain(group, units, &answer),
-                Call::Whole(call) => self.hear_whole(call, &answer),
+                Call::Plain(group, units) => self.hear_plain(group, units, &answer, is_replicated),
+                Call::Whole(call) => self.hear_whole(call, &answer, is_replicated),
             }
         }
         if has_no_function && let Err(error) = self.links.load(&lane.address).await {
@@ -362,13 +434,13 @@ impl Lanes {
         set_back.into_iter().for_each(|unit| self.set_back(unit, Setback::NotDone, None));
     }
 
-    fn hear_plain(self: &Arc<Self>, group: u16, units: Vec<Unit>, answer: &Value) {
+    fn hear_plain(self: &Arc<Self>, group: u16, units: Vec<Unit>, answer: &Value, is_replicated: bool) {
         match call::answered(answer, &units) {
             Some(Answered::Replies(replies)) => {
                 let mut wholes = Vec::new();
                 for (mut unit, replies) in units.into_iter().zip(replies) {
                     match replies {
-                        Some(replies) => self.answer(unit, Answer::Replies(replies)),
+                        Some(replies) => self.acknowledge(unit, replies, is_replicated),
                         None => {
                             unit.is_for_whole = true;
                             wholes.push(unit);
@@ -382,12 +454,12 @@ impl Lanes {
         }
     }
 
-    fn hear_whole(self: &Arc<Self>, call: WholeCall, answer: &Value) {
+    fn hear_whole(self: &Arc<Self>, call: WholeCall, answer: &Value, is_replicated: bool) {
         let group = call.group;
         match self.wholes.hear(call, answer) {
             Heard::Pieces { answered, again } => {
                 for (unit, replies) in answered {
-                    self.answer(unit, Answer::Replies(replies));
+                    self.acknowledge(unit, replies, is_replicated);
                 }
                 self.decide_again(again);
             }
@@ -409,8 +481,23 @@ impl Lanes {
         address.into_iter().for_each(|address| self.lane(address).come.notify_one());
     }
 
-    fn refuse_lost(&self, group: u16, units: Vec<Unit>, found: &str) {
+    fn acknowledge(self: &Arc<Self>, unit: Unit, replies: Vec<Reply>, is_replicated: bool) {
+        if is_replicated || only_looks(&unit) {
+            self.answer(unit, Answer::Replies(replies));
+        } else {
+            // It is done, but a failover may undo it: nobody can say yet what will have been.
+            self.set_back(unit, Setback::Unanswered, None);
+        }
+    }
+
+    fn refuse_lost(self: &Arc<Self>, group: u16, units: Vec<Unit>, found: &str) {
+        if found == &*self.epoch() {
+            // The call was written before the epoch changed.
+            units.into_iter().for_each(|unit| self.set_back(unit, Setback::NotDone, None));
+            return;
+        }
         count(&self.facts.lost, 1);
+        self.doubt.notify_one();
         self.refuse(units, lost(group, &self.epoch(), found));
     }
 
@@ -440,18 +527,41 @@ impl Lanes {
         });
     }
 
-    fn give_up(&self, unit: Unit, refusal: Refusal) {
+    fn give_up(self: &Arc<Self>, unit: Unit, refusal: Refusal) {
+        let Some(unit) = self.read_snapshot(unit, None) else { return };
         let refusal = if unit.may_be_done { Refusal::OutcomeUnknown } else { refusal };
         self.answer(unit, Answer::Refused(refusal));
     }
 
-    fn refuse(&self, units: Vec<Unit>, why: Unavailable) {
+    fn refuse(self: &Arc<Self>, units: Vec<Unit>, why: Unavailable) {
         for unit in units {
-            match unit.may_be_done {
-                true => self.give_up(unit, Refusal::OutcomeUnknown),
-                false => self.answer(unit, Answer::Unavailable(why.clone())),
+            if unit.may_be_done {
+                self.give_up(unit, Refusal::OutcomeUnknown);
+            } else if let Some(unit) = self.read_snapshot(unit, Some(&why)) {
+                self.answer(unit, Answer::Unavailable(why.clone()));
             }
         }
+    }
+
+    /// Has a read that may be older answered from the snapshot. Gives back what cannot be answered so.
+    fn read_snapshot(self: &Arc<Self>, unit: Unit, why: Option<&Unavailable>) -> Option<Unit> {
+        let Some(snapshot) = self.snapshot.clone().filter(|_| unit.may_be_older()) else { return Some(unit) };
+        let (lanes, why) = (Arc::clone(self), why.cloned());
+        tokio::spawn(async move {
+            let keys: Vec<Vec<u8>> = unit.range().map(|index| unit.batch().key(index).to_vec()).collect();
+            let seen = snapshot.read(&keys).await;
+            let now_ms = unit.time_ms();
+            let stale_ms = |seen: &Seen| now_ms.saturating_sub(seen.as_of_ms).max(1);
+            let answer = match seen {
+                Some(seen) if seen.iter().all(|seen| unit.allows_staleness(stale_ms(seen))) => {
+                    count(&lanes.facts.stale_reads, seen.len());
+                    Answer::Older(seen.iter().map(|seen| (state_of(seen, now_ms), stale_ms(seen))).collect())
+                }
+                _ => why.map_or(Answer::Refused(Refusal::NoLeader), Answer::Unavailable),
+            };
+            lanes.answer(unit, answer);
+        });
+        None
     }
 
     fn answer(&self, unit: Unit, answer: Answer) {
@@ -493,6 +603,10 @@ impl Lanes {
             self.lane(&address).come.notify_one();
         }
     }
+}
+
+fn state_of(seen: &Seen, now_ms: u64) -> Reply {
+    Reply::state(seen.cell.filter(|cell| cell.is_live(now_ms)))
 }
 
 fn only_looks(unit: &Unit) -> bool {

@@ -16,6 +16,7 @@
 //! | `masters` | where the groups are, and connections to there |
 //! | `breaker`, `retry` | when a master is left alone, and when it is asked again |
 //! | `policies` | limits, shared by all nodes |
+//! | `epoch` | which of two epochs is the newer |
 //! | `standing` | what Redis says of itself: whether it has lost something |
 //! | `walks` | all counters: scans, lists, sums |
 //! | `archive` | what was counted, in PostgreSQL |
@@ -25,6 +26,7 @@
 pub mod archive;
 mod breaker;
 mod call;
+mod epoch;
 mod external;
 mod groups;
 mod lanes;

@@ -74,6 +74,11 @@ pub(crate) fn all(answer: &Value) -> Result<Stored, PoliciesError> {
     Ok(stored)
 }
 
+/// The same from the fields as the archive keeps them: name, value, name, value.
+pub(crate) fn of_fields(fields: Vec<Vec<u8>>) -> Result<Stored, PoliciesError> {
+    all(&Value::Array(fields.into_iter().map(Value::BulkString).collect()))
+}
+
 /// Stores or removes one, with a new version, as one.
 pub(crate) fn set_pipeline(pattern: &[u8], policy: Option<&Policy>) -> redis::Pipeline {
     let mut pipeline = redis::pipe();

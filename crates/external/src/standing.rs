@@ -74,6 +74,16 @@ impl Standing {
         self.policies == Named::Unknown && self.markers.iter().all(|marker| *marker == Named::Unknown)
     }
 
+    /// Whether somebody could not be asked.
+    pub(crate) fn is_partly_unknown(&self) -> bool {
+        self.policies == Named::Unknown || self.markers.contains(&Named::Unknown)
+    }
+
+    /// Whether something is lost.
+    pub(crate) fn has_lost(&self, epoch: &str) -> bool {
+        self.policies.is_other_than(epoch) || !self.lost_groups(epoch).is_empty()
+    }
+
     /// The groups that have lost what they had in this epoch.
     pub(crate) fn lost_groups(&self, epoch: &str) -> Vec<u16> {
         (0..GROUPS).filter(|group| self.markers[usize::from(*group)].is_other_than(epoch)).collect()

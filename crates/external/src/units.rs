@@ -7,7 +7,9 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use quipu_counting::service::Finished;
-use quipu_counting::{Action, Batch, Group, GroupKind, Policies, Refusal, Reply, Request, Unavailable};
+use quipu_counting::{
+    Action, Batch, Freshness, Group, GroupKind, Policies, Refusal, Reply, Request, Unavailable,
+};
 
 use crate::groups::group;
 
@@ -28,11 +30,15 @@ struct Told {
     replies: Vec<Option<Reply>>,
     /// Why some could not be answered at all, and how many.
     unavailable: Option<(Unavailable, usize)>,
+    /// Places whose replies may be behind, and how far.
+    older: Vec<(usize, u64)>,
 }
 
 /// What became of a unit.
 pub(crate) enum Answer {
     Replies(Vec<Reply>),
+    /// Replies, and how far behind each may be.
+    Older(Vec<(Reply, u64)>),
     Refused(Refusal),
     /// Nothing was done.
     Unavailable(Unavailable),
@@ -110,7 +116,7 @@ pub(crate) fn guarded_until(batch: &Batch, group: &Group) -> usize {
 /// Takes a batch apart. What cannot be asked is answered at once.
 pub(crate) fn split(batch: Batch, now_ms: u64, finished: Finished) -> Split {
     let replies = vec![None; batch.requests.len()];
-    let told = Mutex::new(Told { finished: Some(finished), replies, unavailable: None });
+    let told = Mutex::new(Told { finished: Some(finished), replies, unavailable: None, older: Vec::new() });
     let member = Arc::new(Member { batch, now_ms, began: Instant::now(), told });
     let batch = &member.batch;
     let (mut units, mut counts) = (Vec::new(), Vec::new());
@@ -194,12 +200,36 @@ impl Unit {
         self.range().all(|index| is_safe(&self.batch().requests[index]) || of_session(index))
     }
 
+    /// Whether it only reads counters, and who asks can be told that what it hears is not the newest.
+    pub(crate) fn may_be_older(&self) -> bool {
+        let reads = |request: &Request| request.action == Action::Read && request.id.is_none();
+        self.batch().freshness != Freshness::Strong
+            && self.groups.is_empty()
+            && self.batch().requests[self.range()].iter().all(reads)
+    }
+
+    /// Whether what is so far behind is still good enough.
+    pub(crate) fn allows_staleness(&self, staleness_ms: u64) -> bool {
+        match self.batch().freshness {
+            Freshness::Strong => false,
+            Freshness::StrongOrStated => true,
+            Freshness::Eventual { max_staleness_ms } => {
+                max_staleness_ms.is_none_or(|most| staleness_ms <= most)
+            }
+        }
+    }
+
     pub(crate) fn answer(self, answer: Answer) {
         let refused =
             |refusal| vec![Reply { refusal: Some(refusal), ..Reply::state(None) }; self.range.len()];
         let mut told = self.member.told.lock();
         let replies = match answer {
             Answer::Replies(replies) => replies,
+            Answer::Older(replies) => {
+                let (replies, stale): (Vec<Reply>, Vec<u64>) = replies.into_iter().unzip();
+                told.older.extend(self.range.clone().zip(stale));
+                replies
+            }
             Answer::Refused(refusal) => refused(refusal),
             Answer::Unavailable(why) => {
                 let others = told.unavailable.take().map_or(0, |(_, count)| count);
@@ -241,6 +271,7 @@ impl Drop for Member {
             Some((why, count)) if count == batch.requests.len() => finished(batch, Err(why)),
             _ => {
                 let unknown = || Reply { refusal: Some(Refusal::OutcomeUnknown), ..Reply::state(None) };
+                told.older.drain(..).for_each(|(place, stale_ms)| batch.note_staleness(&[place], stale_ms));
                 batch.replies = told.replies.drain(..).map(|reply| reply.unwrap_or_else(unknown)).collect();
                 finished(batch, Ok(0));
             }

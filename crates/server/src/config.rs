@@ -81,6 +81,8 @@ pub struct Config {
     pub archive: Option<SecretUrl>,
     /// Whether the archive gets a row for every change.
     pub archive_log: bool,
+    /// How many replicas in Redis a change waits for.
+    pub wait_replicas: usize,
 }
 
 /// One thing that can be set.
@@ -549,6 +551,7 @@ fn blank() -> Config {
         backend: None,
         archive: None,
         archive_log: false,
+        wait_replicas: 0,
     }
 }
 

@@ -96,6 +96,9 @@ const GROWING: &[&str] = &[
     "external_lost",
     "archive_flushed_events",
     "archive_failures",
+    "archive_recoveries",
+    "external_stale_reads",
+    "external_unreplicated",
 ];
 
 /// How the names of facts begin that count what was refused; the rest of the name is the reason.

@@ -6,6 +6,7 @@
 //! | [`request`] | client to server: bodies, read strictly (an unknown field is refused by name) |
 //! | [`reply`] | server to client: counters, changes, batches, policies |
 //! | [`mirror`] | server to client: how the table in PostgreSQL is doing |
+//! | [`backend`] | server to client: the Redis that keeps the counters |
 //! | [`hot`] | server to client: the keys that are asked for most |
 //! | [`unique`], [`quota`], [`hold`], [`buckets`], [`window`] | both: counters that are more than a sum |
 //! | [`problem`] | server to client: errors, as RFC 9457 problem details |
@@ -18,6 +19,7 @@
 //! it is UTF-8, else `keyBase64`.
 
 pub mod audit;
+pub mod backend;
 pub mod buckets;
 pub mod cursor;
 pub mod history;

@@ -10,8 +10,8 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use quipu_counting::{Cell, NEVER};
 use redis::{Pipeline, Value};
@@ -21,9 +21,11 @@ use tokio_postgres::{Client, Transaction};
 use super::bodies::{self, Stored};
 use super::change::Change;
 use super::migrations::migrate;
+use super::recovery::Attempt;
 use super::{Archive, ArchiveError};
+use crate::epoch;
 use crate::external::External;
-use crate::groups::{self, GROUPS};
+use crate::groups::{self, GROUPS, POLICIES};
 use crate::masters::Links;
 
 /// How a flusher works.
@@ -56,6 +58,10 @@ pub struct Flusher {
     pub(super) links: Arc<Links>,
     pub(super) archive: Arc<Archive>,
     options: FlusherOptions,
+    /// When streams were last noted as drained.
+    noted_ms: AtomicI64,
+    /// The version of the policies in the tables, as far as this one knows.
+    policies_version: AtomicU64,
 }
 
 /// A flusher at work. Ends when it is dropped.
@@ -73,14 +79,16 @@ const STREAMS_AT_ONCE: usize = 2;
 const PURGE_INTERVAL: Duration = Duration::from_secs(60);
 /// So many at a time, and again at once while there are as many.
 const PURGE_ROWS: u64 = 10_000;
+/// Streams that are drained are noted, and policies are looked at, so often.
+const NOTE_INTERVAL_MS: i64 = 1_000;
 /// What goes on failing is said so often.
 const COMPLAINT_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The watermark of a stream, if nobody is at it.
-const FREE: &str = "SELECT epoch, event_ms, event_sequence FROM counter_watermark
+pub(super) const FREE: &str = "SELECT epoch, event_ms, event_sequence FROM counter_watermark
     WHERE stream_group = $1 FOR UPDATE SKIP LOCKED";
 /// The same once nobody is.
-const ANY: &str = "SELECT epoch, event_ms, event_sequence FROM counter_watermark
+pub(super) const ANY: &str = "SELECT epoch, event_ms, event_sequence FROM counter_watermark
     WHERE stream_group = $1 FOR UPDATE";
 
 /// Bodies that are read at once: most have some kilobytes, few have megabytes.
@@ -124,7 +132,14 @@ impl Flusher {
 
     /// The same for an archive whose tables are brought up to date when it can be reached.
     pub fn over(external: Arc<External>, archive: Arc<Archive>, options: FlusherOptions) -> Flusher {
-        Flusher { links: external.links(), external, archive, options }
+        Flusher {
+            links: external.links(),
+            external,
+            archive,
+            options,
+            noted_ms: AtomicI64::new(0),
+            policies_version: AtomicU64::new(u64::MAX),
+        }
     }
 
     /// How many events this node has flushed.
@@ -187,14 +202,73 @@ impl Flusher {
                 client.insert(new)
             }
         };
-        let mut events = 0;
+        if let Some(detected_at_ms) = self.external.lost_since_ms() {
+            // One of them is enough.
+            if worker == 0
+                && let Attempt::Whole(epoch) = self.recover(detected_at_ms).await?
+            {
+                self.external.take_over_epoch(&epoch).await;
+            }
+            return Ok(0);
+        }
+        let (asked_at_ms, ours, mut events) = (wall_ms(), self.external.epoch(), 0);
         let mut waiting = self.waiting().await?;
         let first = waiting.len() * (worker % STREAMS_AT_ONCE) / STREAMS_AT_ONCE;
         waiting.rotate_left(first);
-        for group in waiting {
-            events += self.flush_group(client, group, FREE).await?;
+        for group in &waiting {
+            events += self.flush_group(client, *group, FREE, &ours).await?;
+        }
+        if worker == 0 && asked_at_ms - self.noted_ms.load(Ordering::Relaxed) >= NOTE_INTERVAL_MS {
+            self.noted_ms.store(asked_at_ms, Ordering::Relaxed);
+            self.note_drained(client, &waiting, asked_at_ms, &ours).await?;
+            self.flush_policies(client, &ours).await?;
         }
         Ok(events)
+    }
+
+    /// Streams in which nothing was: all that was counted there before is in the tables.
+    async fn note_drained(
+        &self,
+        client: &Client,
+        waiting: &[u16],
+        at_ms: i64,
+        epoch: &str,
+    ) -> Result<(), ArchiveError> {
+        let drained: Vec<i32> = (0..GROUPS).filter(|group| !waiting.contains(group)).map(i32::from).collect();
+        // In order, and none that somebody is at: nobody waits for anybody.
+        let note = "UPDATE counter_watermark SET drained_at_ms = $1 WHERE stream_group IN (
+            SELECT stream_group FROM counter_watermark
+            WHERE stream_group = ANY($2) AND epoch = $3 AND drained_at_ms < $1
+            ORDER BY stream_group FOR UPDATE SKIP LOCKED)";
+        client.execute(note, &[&at_ms, &drained, &epoch]).await?;
+        Ok(())
+    }
+
+    /// Policies are lost with everything else: they are kept in the tables too.
+    async fn flush_policies(&self, client: &Client, epoch: &str) -> Result<(), ArchiveError> {
+        let version = self.external.policies_version();
+        if version == self.policies_version.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let Some(address) = self.external.map().of_policies().map(str::to_owned) else { return Ok(()) };
+        let all = redis::cmd("HGETALL").arg(POLICIES).to_owned();
+        let fields: Vec<(Vec<u8>, Vec<u8>)> = self.links.ask_for(&address, &all).await?;
+        if !fields.iter().any(|(name, value)| name == b"epoch" && value == epoch.as_bytes()) {
+            return Ok(());
+        }
+        let found = fields.iter().find(|(name, _)| name == b"version");
+        let found = found.and_then(|(_, value)| std::str::from_utf8(value).ok()?.parse::<i64>().ok());
+        let found = found.unwrap_or(0);
+        let kept = fields.into_iter().filter(|(name, _)| name != b"epoch" && name != b"complete");
+        let fields: Vec<Vec<u8>> = kept.flat_map(|(name, value)| [name, value]).collect();
+        let keep = "INSERT INTO counter_policies (epoch, version, fields)
+            SELECT $1, $2, $3 WHERE EXISTS (SELECT 1 FROM counter_watermark WHERE epoch = $1)
+            ON CONFLICT (only_row) DO UPDATE
+                SET epoch = excluded.epoch, version = excluded.version, fields = excluded.fields
+                WHERE counter_policies.epoch <> excluded.epoch OR counter_policies.version < excluded.version";
+        client.execute(keep, &[&epoch, &found, &fields]).await?;
+        self.policies_version.store(version, Ordering::Relaxed);
+        Ok(())
     }
 
     /// The groups in whose streams something lies: what is flushed is trimmed, so there are few when little happens.
@@ -224,9 +298,9 @@ impl Flusher {
 
     /// One transaction for every stream. Returns how many events that were.
     async fn flush(&self, client: &mut Client, watermark: &str) -> Result<u64, ArchiveError> {
-        let mut events = 0;
+        let (mut events, ours) = (0, self.external.epoch());
         for group in 0..GROUPS {
-            events += self.flush_group(client, group, watermark).await?;
+            events += self.flush_group(client, group, watermark, &ours).await?;
         }
         Ok(events)
     }
@@ -263,19 +337,28 @@ impl Flusher {
         Ok(self.archive.connect().await?.execute(purge, &[&window_ms]).await?)
     }
 
-    async fn flush_group(
+    /// How long ids are remembered.
+    pub(super) fn id_window_ms(&self) -> u64 {
+        self.options.id_window.as_millis() as u64
+    }
+
+    pub(super) async fn flush_group(
         &self,
         client: &mut Client,
         group: u16,
         watermark: &str,
+        ours: &str,
     ) -> Result<u64, ArchiveError> {
         let rows = client.transaction().await?;
         let number = i32::from(group);
         // Somebody else is at it.
         let Some(row) = rows.query_opt(watermark, &[&number]).await? else { return Ok(0) };
         let (epoch, from): (String, _) = (row.get(0), Place { ms: row.get(1), sequence: row.get(2) });
-        let ours = self.external.epoch();
-        if !epoch.is_empty() && epoch != *ours {
+        if epoch::is_newer(&epoch, ours) {
+            // Redis was rebuilt; this node is about to hear of it.
+            return Ok(0);
+        }
+        if !epoch.is_empty() && epoch != ours {
             return Err(ArchiveError::Unfit(format!(
                 "the tables have group {group} of epoch {epoch}, and Redis has epoch {ours}"
             )));
@@ -285,10 +368,11 @@ impl Flusher {
         self.write(&rows, to, &changes).await?;
         bodies::write(&rows, &bodies, &changes).await?;
         let moved = "UPDATE counter_watermark SET epoch = $2, event_ms = $3, event_sequence = $4,
-            events = events + $5, updated_at = now() WHERE stream_group = $1";
+            events = events + $5, births = greatest(births, $6), updated_at = now() WHERE stream_group = $1";
         let events = changes.len() as u64;
         let count = events as i64;
-        rows.execute(moved, &[&number, &&*ours, &to.ms, &to.sequence, &count]).await?;
+        let births = changes.iter().map(|change| change.cell.birth as i64).max().unwrap_or(0);
+        rows.execute(moved, &[&number, &ours, &to.ms, &to.sequence, &count, &births]).await?;
         rows.commit().await?;
         self.archive.facts.flushed.fetch_add(events, Ordering::Relaxed);
         // What is in the tables may go. Should that fail, the next one does it.
@@ -457,6 +541,10 @@ impl Flusher {
 /// While a slot moves, there is nothing to be had.
 fn is_on_the_way(error: &redis::RedisError) -> bool {
     matches!(error.code(), Some("MOVED" | "ASK" | "TRYAGAIN"))
+}
+
+pub(crate) fn wall_ms() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64)
 }
 
 /// The business that a key of the recommended form, `counter:{biz}:{entity}:...`, names.

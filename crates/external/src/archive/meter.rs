@@ -9,6 +9,7 @@ use tokio_postgres::Client;
 
 use super::ArchiveError;
 use super::flusher::{Flusher, Place};
+use super::told::recoveries;
 use crate::groups::{self, GROUPS};
 
 /// Between two measurements.
@@ -30,6 +31,11 @@ impl Flusher {
             match self.watermarks(&mut client).await {
                 Ok(known) => places = known,
                 Err(_) => client = None,
+            }
+            if let Some(client) = &client
+                && let Ok((count, last)) = recoveries(client).await
+            {
+                self.archive.note_recoveries(count, last);
             }
             // While Redis is away nothing is known: what was holds on.
             if let Ok(Backlog { lag_ms, entries }) = self.backlog(&places).await {

@@ -8,22 +8,32 @@
 //! | `change` | a change, as the streams tell it |
 //! | `flusher` | brings changes from the streams to the tables, each once |
 //! | `meter` | how far behind the tables are |
+//! | `snapshot` | reads from the tables, while Redis cannot be asked |
+//! | `recovery`, `restored` | brings back to Redis what it has lost |
+//! | `told` | what is told about that |
 
 mod bodies;
 mod change;
 mod flusher;
 mod meter;
 mod migrations;
+mod recovery;
+mod restored;
+mod snapshot;
 mod store;
+mod told;
 
 use std::error::Error as _;
 
 use tokio_postgres::error::SqlState;
 
+pub(crate) use flusher::wall_ms;
 pub use flusher::{Flusher, FlusherOptions, FlusherTasks};
 pub(crate) use migrations::apply as apply_migrations;
 pub use migrations::migrate;
-pub use store::Archive;
+pub(crate) use snapshot::{Seen, Snapshot};
+pub use store::{Archive, ArchiveState};
+pub use told::Recovery;
 
 /// Why the archive cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -3,10 +3,12 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio_postgres::{Client, Config, NoTls};
 
-use super::ArchiveError;
 use super::migrations::migrate;
+use super::{ArchiveError, Recovery};
+use crate::epoch;
 
 /// How long a connection may take to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -17,6 +19,23 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 pub struct Archive {
     config: Config,
     pub(crate) facts: ArchiveFacts,
+    /// The last recoveries, the newest first.
+    recoveries: Mutex<Vec<Recovery>>,
+}
+
+/// How it goes, for people.
+#[derive(Clone, Debug)]
+pub struct ArchiveState {
+    /// Whether the last attempt to flush went well.
+    pub is_up: bool,
+    /// How long ago the oldest change was that is not in the tables yet.
+    pub lag_ms: u64,
+    /// Entries that wait in the streams.
+    pub stream_entries: u64,
+    /// Events that this node has flushed.
+    pub flushed: u64,
+    /// The last recoveries, the newest first.
+    pub recoveries: Vec<Recovery>,
 }
 
 /// How it goes.
@@ -32,6 +51,10 @@ pub(crate) struct ArchiveFacts {
     pub(crate) lag_ms: AtomicU64,
     /// Entries that lie in the streams.
     pub(crate) stream_entries: AtomicU64,
+    /// How often Redis was rebuilt, by whomever.
+    recoveries: AtomicU64,
+    /// How long the last gap was.
+    gap_ms: AtomicU64,
 }
 
 impl ArchiveFacts {
@@ -43,6 +66,8 @@ impl ArchiveFacts {
             ("archive_stream_entries", read(&self.stream_entries)),
             ("archive_flushed_events", read(&self.flushed)),
             ("archive_failures", read(&self.failures)),
+            ("archive_recoveries", read(&self.recoveries)),
+            ("archive_gap_ms", read(&self.gap_ms)),
         ]
     }
 }
@@ -58,7 +83,34 @@ impl Archive {
         if config.get_application_name().is_none() {
             config.application_name("quipu");
         }
-        Ok(Archive { config, facts: ArchiveFacts::default() })
+        Ok(Archive { config, facts: ArchiveFacts::default(), recoveries: Mutex::default() })
+    }
+
+    /// How it goes.
+    pub fn state(&self) -> ArchiveState {
+        let read = |fact: &AtomicU64| fact.load(Ordering::Relaxed);
+        ArchiveState {
+            is_up: self.facts.is_up.load(Ordering::Relaxed),
+            lag_ms: read(&self.facts.lag_ms),
+            stream_entries: read(&self.facts.stream_entries),
+            flushed: read(&self.facts.flushed),
+            recoveries: self.recoveries.lock().clone(),
+        }
+    }
+
+    /// What the tables tell about recoveries.
+    pub(super) fn note_recoveries(&self, count: u64, last: Vec<Recovery>) {
+        let gap = last.iter().find_map(|recovery| recovery.gap_ms);
+        let gap_ms = gap.map_or(0, |(from, to)| u64::try_from(to.saturating_sub(from)).unwrap_or(0));
+        self.facts.recoveries.store(count, Ordering::Relaxed);
+        self.facts.gap_ms.store(gap_ms, Ordering::Relaxed);
+        *self.recoveries.lock() = last;
+    }
+
+    /// The fields of the hash of policies, as they were last flushed.
+    pub(crate) async fn policies(&self) -> Result<Vec<Vec<u8>>, ArchiveError> {
+        let stored = self.connect().await?.query_opt("SELECT fields FROM counter_policies", &[]).await?;
+        Ok(stored.map(|row| row.get(0)).unwrap_or_default())
     }
 
     /// The epoch of the counters in the tables, if there are any.
@@ -75,7 +127,7 @@ impl Archive {
         let begin = "UPDATE counter_watermark SET epoch = $1 WHERE epoch = ''";
         client.execute(begin, &[&epoch]).await?;
         match epoch_in(&client).await? {
-            Some(known) if known != epoch => Err(ArchiveError::Unfit(format!(
+            Some(known) if !epoch::is_related(&known, epoch) => Err(ArchiveError::Unfit(format!(
                 "the archive has the counters of epoch {known}, and Redis has those of epoch {epoch}: they do not belong \
                  together. Name another database in --archive, or the Redis that it was filled from"
             ))),
@@ -95,7 +147,7 @@ impl Archive {
     }
 }
 
-async fn epoch_in(client: &Client) -> Result<Option<String>, ArchiveError> {
+pub(super) async fn epoch_in(client: &Client) -> Result<Option<String>, ArchiveError> {
     let row = client.query_one("SELECT max(epoch) FROM counter_watermark", &[]).await?;
     Ok(row.get::<_, Option<String>>(0).filter(|epoch| !epoch.is_empty()))
 }

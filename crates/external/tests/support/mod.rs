@@ -43,6 +43,7 @@ pub struct Server {
     child: Child,
     pub port: u16,
     folder: tempfile::TempDir,
+    arguments: Vec<String>,
 }
 
 impl Server {
@@ -53,17 +54,20 @@ impl Server {
     /// The same on this port, with more settings.
     pub fn start_with(port: u16, arguments: &[&str]) -> Server {
         let folder = tempfile::tempdir().unwrap();
-        let child = Command::new("redis-server")
-            .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--appendonly", "no"])
-            .args(arguments)
-            .current_dir(folder.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("redis-server is installed");
-        let server = Server { child, port, folder };
-        wait_until("redis-server answers", || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok());
+        let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        let server = Server { child: serve(&folder, port, &arguments), port, folder, arguments };
+        server.wait();
         server
+    }
+
+    fn wait(&self) {
+        wait_until("redis-server answers", || TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_ok());
+    }
+
+    /// Starts it again in the folder that it had: a node of a cluster is the same one then.
+    pub fn revive(&mut self) {
+        self.child = serve(&self.folder, self.port, &self.arguments);
+        self.wait();
     }
 
     pub fn url(&self) -> String {
@@ -77,7 +81,9 @@ impl Server {
     /// The same with nothing in it.
     pub fn restart(&mut self) {
         self.kill();
-        *self = Server::start_with(self.port, &[]);
+        let arguments: Vec<String> = self.arguments.clone();
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        *self = Server::start_with(self.port, &arguments);
     }
 
     pub fn kill(&mut self) {
@@ -90,6 +96,17 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+fn serve(folder: &tempfile::TempDir, port: u16, arguments: &[String]) -> Child {
+    Command::new("redis-server")
+        .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--appendonly", "no"])
+        .args(arguments)
+        .current_dir(folder.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("redis-server is installed")
 }
 
 /// Three masters with a replica each.
@@ -172,6 +189,30 @@ impl Cluster {
                 info.lines().find_map(|line| line.strip_prefix("master_repl_offset:")).unwrap_or_default();
             has("slave0:", "state=online".to_owned()) && has("slave0:", format!("offset={},", offset.trim()))
         });
+    }
+
+    /// Ranges of slots, and the place of the master that has them.
+    pub fn owners(&self) -> Vec<(u16, u16, usize)> {
+        let text = |value: &redis::Value| redis::from_redis_value::<u16>(value.clone()).unwrap();
+        let mut connection = self.servers[0].connection();
+        let rows: Vec<Vec<redis::Value>> = redis::cmd("CLUSTER").arg("SLOTS").query(&mut connection).unwrap();
+        let owner = |row: &Vec<redis::Value>| {
+            let master: Vec<redis::Value> = redis::from_redis_value(row[2].clone()).unwrap();
+            let place = self.servers.iter().position(|server| server.port == text(&master[1])).unwrap();
+            (text(&row[0]), text(&row[1]), place)
+        };
+        rows.iter().map(owner).collect()
+    }
+
+    /// The place of a master's replica.
+    pub fn replica_of(&self, master: usize) -> usize {
+        let follows = |place: &usize| {
+            let mut connection = self.servers[*place].connection();
+            let role: Vec<redis::Value> = redis::cmd("ROLE").query(&mut connection).unwrap();
+            let port = role.get(2).and_then(|port| redis::from_redis_value::<u16>(port.clone()).ok());
+            *place != master && port == Some(self.servers[master].port)
+        };
+        (0..self.servers.len()).find(follows).expect("every master has a replica")
     }
 
     pub fn id(&self, place: usize) -> String {
@@ -273,7 +314,8 @@ fn pass(mut client: TcpStream, server: u16, losing: &Losing) {
     std::thread::spawn(move || {
         let mut bytes = [0; 65_536];
         while let Ok(length @ 1..) = from_client.read(&mut bytes) {
-            if bytes[..length].windows(5).any(|word| word == b"FCALL") {
+            // A call of quipu in Redis, or of a client in quipu.
+            if bytes[..length].windows(5).any(|word| word == b"FCALL" || word == b"Q.ADD") {
                 calls.store(true, Ordering::Release);
             }
             if to_server.write_all(&bytes[..length]).is_err() {

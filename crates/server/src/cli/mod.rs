@@ -17,6 +17,7 @@
 //! | `settings` | config show, check, template |
 //! | `check` | verify a data folder |
 //! | `cluster` | cluster init, invite, join, dev |
+//! | `backend` | backend |
 //! | `failure` | what went wrong, for a person and as an exit code |
 //! | `terminal`, `progress`, `interrupt` | how things look, how far they have come, and Ctrl-C |
 //! | `help` | the first page of help, and `docs/cli.md` |
@@ -25,6 +26,7 @@
 //! others stand in [`failure::EXIT_CODES`].
 
 mod audit;
+mod backend;
 mod check;
 mod client;
 mod cluster;
@@ -292,6 +294,14 @@ twice. Rows have 16 bytes of memory each (files, or with --prefix), else none.")
   quipu cluster init --data one && quipu cluster invite --data one > two.toml"
     )]
     Cluster(cluster::Command),
+    /// Show the Redis that keeps a server's counters, and the archive behind it
+    #[command(after_help = "Examples:
+  quipu backend
+  quipu backend --json | jq .archive.recoveries[0].gap
+
+Of a server that was started with --backend: whether everything can be counted, how far behind PostgreSQL is, and what Redis \
+has lost and got back.")]
+    Backend(backend::Args),
     /// Verify a data folder that no server is using
     #[command(after_help = "Examples:
   quipu check ./quipu-data
@@ -400,6 +410,7 @@ fn run(command: Command, tidy_memory: fn()) -> Result<(), Failure> {
         Command::Mirror(command) => command.run(),
         Command::Policy(command) => command.run(),
         Command::Cluster(command) => command.run(),
+        Command::Backend(args) => args.run(),
         Command::Check(args) => args.run(),
         Command::Drill(command) => command.run(),
         Command::Bench(args) => bench::run(*args),

@@ -35,11 +35,27 @@ pub(super) const SETTINGS: &[Setting] = &[
             read_into(&mut config.archive_log, text, |text| text.parse().map_err(|_| "true or false"))
         },
     },
+    Setting {
+        name: "wait_replicas",
+        flag: "wait-replicas",
+        variable: "QUIPU_WAIT_REPLICAS",
+        default: "0",
+        value_name: "NUMBER",
+        help: "Acknowledge a change once so many replicas of its Redis master have it; with too few its outcome is unknown",
+        read: |config, text| read_into(&mut config.wait_replicas, text, replicas),
+    },
 ];
 
 /// The address of a PostgreSQL, or none.
 pub(super) fn read_postgres(place: &mut Option<SecretUrl>, text: &str) -> Result<(), String> {
     read_url(place, text, &["postgres", "postgresql"], "postgres://user@host:5432/database")
+}
+
+/// Nobody runs more replicas of one master.
+const REPLICAS_MAX: usize = 16;
+
+fn replicas(text: &str) -> Result<usize, &'static str> {
+    text.parse().ok().filter(|number| *number <= REPLICAS_MAX).ok_or("a number from 0 to 16")
 }
 
 fn read_url(
@@ -76,6 +92,9 @@ pub(super) fn check(config: &Config, resolved: &[Resolved]) -> anyhow::Result<()
             bail!(
                 "archive: PostgreSQL stands behind a backend, and there is none; say --backend redis://... as well"
             );
+        }
+        if config.wait_replicas > 0 {
+            bail!("wait_replicas: speaks of the replicas of a Redis; say --backend redis://... as well");
         }
         return Ok(());
     };

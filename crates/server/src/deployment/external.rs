@@ -78,6 +78,7 @@ async fn open_patiently(
     let options = || Options {
         id_window_ms: config.id_window_ms,
         queue: config.queue_requests_max,
+        wait_replicas: config.wait_replicas,
         ..Options::default()
     };
     let (began, mut has_complained) = (Instant::now(), false);

@@ -22,7 +22,7 @@ const ATTEMPTS_MAX: usize = 8;
 
 pub async fn read(State(app): State<Arc<App>>, Name(key): Name, condition: Precondition, uri: Uri) -> Answer {
     let (freshness, slice) = match uri.query() {
-        None => (Freshness::Strong, None),
+        None => (UNSAID, None),
         query => {
             let parameters = Parameters::parse(query, &READ)?;
             (freshness_of(&parameters)?, slice_of(&parameters)?)
@@ -61,10 +61,14 @@ pub fn slice_of(parameters: &Parameters) -> Result<Option<Slice>, Refused> {
 /// How fresh a read must be. A strong one satisfies every `maxStalenessMs`.
 pub fn freshness(query: Option<&str>) -> Result<Freshness, Refused> {
     if query.is_none() {
-        return Ok(Freshness::Strong);
+        return Ok(UNSAID);
     }
     freshness_of(&Parameters::parse(query, &FRESHNESS)?)
 }
+
+/// A reply says how far behind it is, so who does not say how fresh it must be is better served with something older than with
+/// nothing.
+const UNSAID: Freshness = Freshness::StrongOrStated;
 
 /// The query parameters by which a read says how fresh it must be.
 pub const FRESHNESS: [&str; 2] = ["consistency", "maxStalenessMs"];
@@ -78,7 +82,7 @@ pub fn freshness_of(parameters: &Parameters) -> Result<Freshness, Refused> {
         "eventual" => Some(Freshness::Eventual { max_staleness_ms }),
         _ => None,
     })?;
-    Ok(freshness.unwrap_or_default())
+    Ok(freshness.unwrap_or(UNSAID))
 }
 
 /// A counter, and how far behind that may be.

@@ -8,7 +8,7 @@
 //! | `extract`, `parameters`, `preconditions`, `content`, `origin` | what is taken from a request, and what is refused |
 //! | `execute` | runs a batch and waits until its replies may be shown |
 //! | `answer`, `packing` | replies and problems as responses; large ones packed |
-//! | `counters`, `batches`, `list`, `hot`, `uniques`, `windows`, `history`, `audit`, `quotas`, `holds`, `policies`, `mirror`, `status` | the handlers |
+//! | `counters`, `batches`, `list`, `hot`, `uniques`, `windows`, `history`, `audit`, `quotas`, `holds`, `policies`, `mirror`, `backend`, `status` | the handlers |
 //! | `watch` | counters while they change |
 //! | `openapi`, `docs` | the API described, for programs and for people |
 //!
@@ -18,6 +18,7 @@
 mod aggregate;
 mod answer;
 mod audit;
+mod backend;
 mod batches;
 mod cluster;
 mod connections;
@@ -123,6 +124,7 @@ fn router(app: Arc<App>) -> Router {
         .route("/api/v1/policies/{pattern}", get(policies::read).put(policies::set).delete(policies::delete))
         .route("/api/v1/mirror", get(mirror::read))
         .route(watch::PATH, get(watch::watch))
+        .route("/api/v1/backend", get(backend::read))
         .route("/api/v1/cluster", get(cluster::read))
         .route("/api/v1/cluster/nodes/{node}", axum::routing::delete(cluster::remove))
         .route("/openapi.json", get(openapi::serve))

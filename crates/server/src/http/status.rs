@@ -70,6 +70,7 @@ pub fn operation(method: &Method, path: &str) -> Option<&'static str> {
         ("GET" | "HEAD", ("mirror", None, None, None)) => "mirror",
         (_, ("policies", _, None, None)) => "policy",
         (_, ("cluster", _, _, None)) => "cluster",
+        (_, ("backend", None, None, None)) => "backend",
         _ => "other",
     };
     Some(operation)

@@ -1,17 +1,8 @@
 //! What is counted comes to PostgreSQL, whatever happens to it meanwhile.
 
-use std::process::Command;
-
-use crate::Node;
 use crate::stores::postgres::Postgres;
 use crate::stores::{self, wait_until};
-
-/// What a query answers, as `psql` prints it.
-fn query(postgres: &Postgres, text: &str) -> String {
-    let output = Command::new("psql").args(["-AtX", "-c", text, &postgres.url()]).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).trim().to_owned()
-}
+use crate::{Node, query};
 
 const LIKES: &str = "SELECT total_value FROM counter_total_snapshot WHERE counter_key = 'likes'";
 

@@ -8,10 +8,17 @@ mod stores;
 mod support;
 
 mod archive;
+mod failover;
+mod loss;
+mod lost_answers;
+mod once;
 mod serving;
 mod settings;
 
+use std::process::Command;
+
 use serde_json::json;
+use stores::postgres::Postgres;
 use support::Server;
 
 /// A node on this backend, and the folder in which it runs.
@@ -54,4 +61,11 @@ impl Node {
         let reply = self.server.request("GET", "/readyz", &[], "");
         (reply.status, reply.body)
     }
+}
+
+/// What a query answers, as `psql` prints it.
+fn query(postgres: &Postgres, text: &str) -> String {
+    let output = Command::new("psql").args(["-AtX", "-c", text, &postgres.url()]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }

@@ -13,7 +13,7 @@ fn every_front_counts_in_redis_and_nothing_is_kept_here() {
     assert_eq!(one.readiness().0, 200);
     assert_eq!(one.add("likes", 5, Some("a")), 5);
     assert_eq!(other.add("likes", 5, Some("a")), 5, "the same request at another node");
-    let mut resp = redis::Client::open(format!("redis://{}", other.server.resp)).unwrap();
+    let resp = redis::Client::open(format!("redis://{}", other.server.resp)).unwrap();
     let mut resp = resp.get_connection().unwrap();
     assert_eq!(redis::cmd("INCRBY").arg("likes").arg(2).query::<i64>(&mut resp), Ok(7));
     assert_eq!(

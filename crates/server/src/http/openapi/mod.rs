@@ -25,6 +25,7 @@ use axum::response::IntoResponse;
 use quipu_counting::rollup::{ROLLUP_NAMES_MAX, ROLLUPS_MAX};
 use quipu_counting::told::DIMENSIONS_MAX;
 use quipu_wire::json::audit::AuditReply;
+use quipu_wire::json::backend::BackendBody;
 use quipu_wire::json::buckets::SpanBody;
 use quipu_wire::json::history::HistoryReply;
 use quipu_wire::json::hold::{AdjustBody, AdjustedBody, CommitBody, HoldBody, HoldEndBody, ReserveBody};
@@ -90,7 +91,7 @@ pub fn document(limits: &Limits) -> Value {
             {"name": "holds", "description": "Amounts set aside until they are counted, given back, or over."},
             {"name": "many", "description": "Many counters in one call."},
             {"name": "policies", "description": "Limits by key pattern, as data."},
-            {"name": "cluster", "description": "Who belongs to it, and who holds what."},
+            {"name": "cluster", "description": "Who belongs to it, and who holds what; or the Redis that does."},
             {"name": "service", "description": "Is it alive, is it ready, how is it doing."},
         ],
         "paths": paths,
@@ -241,6 +242,7 @@ fn schemas(limits: &Limits) -> Value {
     add::<PolicyReply>(&mut found);
     add::<PoliciesBody>(&mut found);
     add::<PolicyRemoved>(&mut found);
+    add::<BackendBody>(&mut found);
     add::<ClusterBody>(&mut found);
     add::<NodeLeaving>(&mut found);
     add::<Problem>(&mut found);

@@ -379,6 +379,17 @@ pub(super) const OPERATIONS: &[Operation] = &[
         ..PLAIN
     },
     Operation {
+        id: "getBackend",
+        tag: "cluster",
+        path: "/api/v1/backend",
+        summary: "The Redis that keeps the counters",
+        description: "On a node with `--backend`: whether everything can be counted, how far behind the archive is, and what was \
+            lost and brought back. 404 on a server with a data folder.",
+        outcomes: &[reply("The backend.", "Backend", "")],
+        problems: &[400, 404, 406, 431, 503, 504],
+        ..PLAIN
+    },
+    Operation {
         id: "removeNode",
         tag: "cluster",
         method: "delete",

@@ -1,0 +1,438 @@
+//! Redis has lost counters: brings them back from the tables.
+//!
+//! One node at a time, under a lock in PostgreSQL, which ends with its connection. In order:
+//!
+//! 1. What the streams still have after the watermarks goes to the tables: those are as good then as they can be.
+//! 2. Every group that has lost its marker is emptied and filled from the snapshots: counters, and what was decided under request
+//!    ids. Its marker comes last. Until then nobody counts there.
+//! 3. All other groups get the new epoch too, then the watermarks, with a row that tells what happened, then the hash of policies.
+//!    From there every node takes the new epoch over.
+//!
+//! Whoever dies in between leaves something that the next one goes on from: groups that have the new epoch are whole. What was
+//! acknowledged after the watermark and is in no stream is gone: that is the gap, and it is told.
+
+use std::collections::{BTreeMap, HashSet};
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use redis::{Cmd, Pipeline, Value};
+use tokio_postgres::Client;
+
+use super::flusher::{ANY, Flusher, Place, wall_ms};
+use super::migrations::migrate;
+use super::restored::{self, Restored};
+use super::{ArchiveError, Recovery};
+use crate::epoch;
+use crate::groups::{self, GROUPS, POLICIES};
+use crate::standing::{Named, Standing};
+
+/// Of the lock: any number that nobody else uses.
+const LOCK: i64 = 0x71_75_69_70_76;
+/// The library of functions that bring back.
+const LIBRARY: &str = include_str!("restore.lua");
+/// Births that may have been given out after the watermark: counters that come back must not get one of them.
+const BIRTHS_GAP: i64 = 1 << 32;
+/// Keys of one call: what a master does meanwhile is this and nothing else.
+const KEYS_PER_CALL: usize = 500;
+/// Rows of one page.
+const PAGE: i64 = 5_000;
+/// Keys that one step of a walk looks at.
+const SCAN_STEP: usize = 1_000;
+
+/// How an attempt went.
+#[derive(Debug)]
+pub(super) enum Attempt {
+    /// Everything is there, in this epoch.
+    Whole(String),
+    /// Somebody else is at it.
+    Busy,
+    /// Not everybody can be asked yet.
+    NotYet,
+}
+
+/// One group in the tables.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    place: Place,
+    drained_at_ms: i64,
+    births: i64,
+}
+
+/// What an attempt has brought back so far.
+#[derive(Default)]
+struct Tally {
+    counters: i64,
+    request_ids: i64,
+    replayed: i64,
+}
+
+impl Flusher {
+    /// Brings back what Redis has lost, if nobody else is at it.
+    pub(super) async fn recover(&self, detected_at_ms: i64) -> Result<Attempt, ArchiveError> {
+        let mut client = self.archive.connect().await?;
+        migrate(&mut client).await?;
+        let is_ours: bool = client.query_one("SELECT pg_try_advisory_lock($1)", &[&LOCK]).await?.get(0);
+        if !is_ours {
+            return Ok(Attempt::Busy);
+        }
+        let Some(before) = super::store::epoch_in(&client).await? else { return Ok(Attempt::NotYet) };
+        let standing = Standing::look(&self.links, &self.external.map()).await;
+        if standing.is_partly_unknown() {
+            return Ok(Attempt::NotYet);
+        }
+        refuse_strangers(&standing, &before)?;
+        let after = epoch::after(&before);
+        let is_whole = |marker: &Named| marker.is(&before) || marker.is(&after);
+        let lost: Vec<u16> =
+            (0..GROUPS).filter(|group| !is_whole(&standing.markers[usize::from(*group)])).collect();
+        if lost.is_empty() && standing.markers.iter().all(|marker| marker.is(&before)) {
+            self.restore_policies(&client, &before, &before).await?;
+            return Ok(Attempt::Whole(before));
+        }
+        let attempt = Rebuilding { flusher: self, before, after, lost, detected_at_ms };
+        attempt.run(&mut client).await.map(Attempt::Whole)
+    }
+
+    /// The hash of policies: the one that is there goes over to the new epoch; one that is gone comes from the tables.
+    async fn restore_policies(&self, client: &Client, before: &str, after: &str) -> Result<(), ArchiveError> {
+        let address = self.external.map().of_policies().map(str::to_owned);
+        let address = address.ok_or_else(|| ArchiveError::Unfit("nobody has the policies".into()))?;
+        self.load_restoring(&address).await?;
+        let mut advance = redis::cmd("FCALL");
+        advance.arg("quipu_restore_advance").arg(1).arg(POLICIES).arg(before).arg(after);
+        if self.links.ask_for::<u8>(&address, &advance).await? == 1 {
+            return Ok(());
+        }
+        let stored = client.query_opt("SELECT fields FROM counter_policies", &[]).await?;
+        let fields: Vec<Vec<u8>> = stored.map(|row| row.get(0)).unwrap_or_default();
+        let mut put = redis::cmd("FCALL");
+        put.arg("quipu_restore_policies").arg(1).arg(POLICIES).arg(after).arg("complete").arg(1);
+        fields.iter().for_each(|field| _ = put.arg(&field[..]));
+        self.links.ask(&address, &put).await?;
+        Ok(())
+    }
+
+    async fn load_restoring(&self, address: &str) -> Result<(), ArchiveError> {
+        let load = redis::cmd("FUNCTION").arg("LOAD").arg("REPLACE").arg(LIBRARY).clone();
+        self.links.ask(address, &load).await?;
+        Ok(())
+    }
+}
+
+/// Counters of another deployment are nothing to be overwritten.
+fn refuse_strangers(standing: &Standing, before: &str) -> Result<(), ArchiveError> {
+    let all = standing.markers.iter().chain([&standing.policies]);
+    for named in all {
+        if let Named::Epoch(named) = named
+            && !epoch::is_related(named, before)
+        {
+            return Err(ArchiveError::Unfit(format!(
+                "Redis has lost the counters of epoch {before}, and has others of epoch {named} by now, which somebody began \
+                 without this archive: they are not overwritten. Flush that Redis if nobody needs them"
+            )));
+        }
+    }
+    Ok(())
+}
+
+struct Rebuilding<'a> {
+    flusher: &'a Flusher,
+    before: String,
+    after: String,
+    lost: Vec<u16>,
+    detected_at_ms: i64,
+}
+
+impl Rebuilding<'_> {
+    async fn run(&self, client: &mut Client) -> Result<String, ArchiveError> {
+        let Rebuilding { flusher, before, after, lost, .. } = self;
+        tracing::warn!(
+            groups = lost.len(),
+            "Redis has lost counters of epoch {before}; they are rebuilt from the archive as epoch {after}"
+        );
+        let map = flusher.external.map();
+        for address in map.masters() {
+            flusher.load_restoring(&address).await?;
+        }
+        let has_survived = self.surviving_streams(client).await?;
+        let mut tally = Tally { replayed: self.drain(client).await?, ..Tally::default() };
+        let known = known_groups(client).await?;
+        let token = format!("{:016x}", SmallRng::from_os_rng().random::<u64>());
+        let groups: HashSet<u16> = self.begin(&token).await?;
+        self.empty(&token, &groups).await?;
+        tally.counters = self.put_counters(client, &token, &groups).await?;
+        tally.request_ids = self.put_request_ids(client, &token, &groups).await?;
+        self.finish(client, &token, &groups, &known).await?;
+        for group in (0..GROUPS).filter(|group| !lost.contains(group)) {
+            self.call(group, "quipu_restore_advance", &[], &[before.as_bytes(), after.as_bytes()]).await?;
+        }
+        let gone = lost.iter().filter(|group| !has_survived.contains(*group)).copied().collect::<Vec<_>>();
+        let told = self.told(&tally, &gone, &known);
+        self.tell(client, &told).await?;
+        flusher.restore_policies(client, before, after).await?;
+        told.log();
+        Ok(after.clone())
+    }
+
+    /// Groups whose stream is still there, up to the watermark at the least: of those nothing is missing.
+    async fn surviving_streams(&self, client: &Client) -> Result<HashSet<u16>, ArchiveError> {
+        let known = known_groups(client).await?;
+        let mut survived = HashSet::new();
+        for group in &self.lost {
+            let Some(address) = self.flusher.external.master_of(*group) else { continue };
+            let info = redis::cmd("XINFO").arg("STREAM").arg(groups::stream(*group)).clone();
+            let Ok(Value::Array(fields)) = self.flusher.links.ask(&address, &info).await else { continue };
+            let last = fields.chunks(2).find_map(|pair| match pair {
+                [Value::BulkString(name), Value::BulkString(id)] if name == b"last-generated-id" => {
+                    Place::of(std::str::from_utf8(id).ok()?)
+                }
+                _ => None,
+            });
+            let watermark = known[usize::from(*group)].place;
+            if last.is_some_and(|last| last != Place::default() && last >= watermark) {
+                survived.insert(*group);
+            }
+        }
+        Ok(survived)
+    }
+
+    /// Brings what the streams still have to the tables.
+    async fn drain(&self, client: &mut Client) -> Result<i64, ArchiveError> {
+        let mut events = 0;
+        for group in 0..GROUPS {
+            while let more @ 1.. = self.flusher.flush_group(client, group, ANY, &self.before).await? {
+                events += more as i64;
+            }
+        }
+        Ok(events)
+    }
+
+    /// Takes the groups that have to be rebuilt. One that is whole by now is left alone.
+    async fn begin(&self, token: &str) -> Result<HashSet<u16>, ArchiveError> {
+        let mut begun = HashSet::new();
+        for group in &self.lost {
+            let arguments = [token.as_bytes(), self.before.as_bytes()];
+            if self.call(*group, "quipu_restore_begin", &[], &arguments).await? {
+                begun.insert(*group);
+            }
+        }
+        Ok(begun)
+    }
+
+    async fn call(
+        &self,
+        group: u16,
+        function: &str,
+        keys: &[Vec<u8>],
+        arguments: &[&[u8]],
+    ) -> Result<bool, ArchiveError> {
+        let address = self.flusher.external.master_of(group);
+        let address = address.ok_or_else(|| ArchiveError::Unfit(format!("nobody has group {group}")))?;
+        let call = fcall(group, function, keys, arguments);
+        Ok(self.flusher.links.ask_for::<u8>(&address, &call).await? == 1)
+    }
+
+    /// What lies in these groups is not what was lost, or only a part of it: it goes.
+    async fn empty(&self, token: &str, groups: &HashSet<u16>) -> Result<(), ArchiveError> {
+        let links = &self.flusher.links;
+        let tags: HashSet<&[u8]> = groups.iter().map(|group| groups::tag(*group).as_bytes()).collect();
+        for address in self.flusher.external.map().masters() {
+            let mut cursor = 0;
+            loop {
+                let mut scan = redis::cmd("SCAN");
+                scan.arg(cursor).arg("MATCH").arg("{q*}:[ci]:*").arg("COUNT").arg(SCAN_STEP);
+                let (next, names): (u64, Vec<Vec<u8>>) = links.ask_for(&address, &scan).await?;
+                let of_lost =
+                    names.into_iter().filter(|name| tag_in(name).is_some_and(|tag| tags.contains(tag)));
+                let gone = of_lost.map(Restored::gone).collect();
+                self.put(token, gone).await?;
+                if next == 0 {
+                    break;
+                }
+                cursor = next;
+            }
+        }
+        Ok(())
+    }
+
+    async fn put_counters(
+        &self,
+        client: &Client,
+        token: &str,
+        groups: &HashSet<u16>,
+    ) -> Result<i64, ArchiveError> {
+        let (mut after, mut count): (Option<(Vec<u8>, i32)>, i64) = (None, 0);
+        loop {
+            let (key, shard) = after.clone().unwrap_or_default();
+            let rows = client.query(restored::COUNTERS, &[&key, &shard, &PAGE]).await?;
+            let Some(last) = rows.last() else { return Ok(count) };
+            after = Some((last.get(0), last.get(1)));
+            let mut found = Vec::with_capacity(rows.len());
+            for row in &rows {
+                found.extend(restored::counter(row)?.filter(|found| groups.contains(&found.group)));
+            }
+            count += found.len() as i64;
+            self.put(token, found).await?;
+        }
+    }
+
+    async fn put_request_ids(
+        &self,
+        client: &Client,
+        token: &str,
+        groups: &HashSet<u16>,
+    ) -> Result<i64, ArchiveError> {
+        let window_ms = i64::try_from(self.flusher.id_window_ms()).unwrap_or(i64::MAX);
+        let oldest_ms = self.detected_at_ms.saturating_sub(window_ms);
+        let (mut after, mut count) = (0_i64, 0);
+        loop {
+            let rows = client.query(restored::REQUEST_IDS, &[&after, &oldest_ms, &PAGE]).await?;
+            let Some(last) = rows.last() else { return Ok(count) };
+            after = last.get(0);
+            let found = rows.iter().map(|row| restored::request_id(row, window_ms));
+            let found: Vec<Restored> = found.filter(|found| groups.contains(&found.group)).collect();
+            count += found.len() as i64;
+            self.put(token, found).await?;
+        }
+    }
+
+    /// Brings these back, in calls by group, and the calls of a master in one pipeline.
+    async fn put(&self, token: &str, found: Vec<Restored>) -> Result<(), ArchiveError> {
+        let map = self.flusher.external.map();
+        let mut by_group: BTreeMap<u16, Vec<Restored>> = BTreeMap::new();
+        found.into_iter().for_each(|found| by_group.entry(found.group).or_default().push(found));
+        let mut by_master: BTreeMap<&str, Vec<Cmd>> = BTreeMap::new();
+        for (group, found) in &by_group {
+            let address = map.of_group(*group);
+            let address = address.ok_or_else(|| ArchiveError::Unfit(format!("nobody has group {group}")))?;
+            for part in found.chunks(KEYS_PER_CALL) {
+                let keys: Vec<Vec<u8>> = part.iter().map(|found| found.name.clone()).collect();
+                let texts = part.iter().flat_map(|found| [&found.text[..], found.removal.as_bytes()]);
+                let arguments: Vec<&[u8]> = [token.as_bytes()].into_iter().chain(texts).collect();
+                by_master.entry(address).or_default().push(fcall(
+                    *group,
+                    "quipu_restore_put",
+                    &keys,
+                    &arguments,
+                ));
+            }
+        }
+        for (address, calls) in by_master {
+            let mut pipeline = Pipeline::with_capacity(calls.len());
+            let count = calls.len();
+            calls.into_iter().for_each(|call| _ = pipeline.add_command(call));
+            for answer in self.flusher.links.ask_all(address, &pipeline, count).await? {
+                if !matches!(answer.extract_error()?, Value::Int(1)) {
+                    return Err(taken_over());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn finish(
+        &self,
+        client: &Client,
+        token: &str,
+        groups: &HashSet<u16>,
+        known: &[Known],
+    ) -> Result<(), ArchiveError> {
+        let newest: i64 = client.query_one(restored::NEWEST_BIRTH, &[]).await?.get(0);
+        for group in groups {
+            let Known { place, births, .. } = known[usize::from(*group)];
+            let births = births.max(newest).saturating_add(BIRTHS_GAP).to_string();
+            let last = format!("{}-{}", place.ms, place.sequence);
+            let arguments = [token, &self.after, &births, &last].map(str::as_bytes);
+            let stream = [groups::stream(*group).into_bytes()];
+            if !self.call(*group, "quipu_restore_finish", &stream, &arguments).await? {
+                return Err(taken_over());
+            }
+        }
+        Ok(())
+    }
+
+    fn told(&self, tally: &Tally, gone: &[u16], known: &[Known]) -> Recovery {
+        let from = |group: &&u16| {
+            let known = known[usize::from(**group)];
+            known.place.ms.max(known.drained_at_ms)
+        };
+        let furthest = gone.iter().min_by_key(from);
+        let last =
+            furthest.or(self.lost.first()).map_or(Place::default(), |group| known[usize::from(*group)].place);
+        Recovery {
+            epoch_before: self.before.clone(),
+            epoch_after: self.after.clone(),
+            detected_at_ms: self.detected_at_ms,
+            finished_at_ms: wall_ms(),
+            groups_lost: self.lost.len() as i32,
+            counters: tally.counters,
+            request_ids: tally.request_ids,
+            replayed: tally.replayed,
+            gap_ms: furthest.map(|group| (from(&group), self.detected_at_ms)),
+            watermark: format!("{}-{}", last.ms, last.sequence),
+        }
+    }
+
+    /// The new epoch, and what happened, in one transaction.
+    async fn tell(&self, client: &mut Client, told: &Recovery) -> Result<(), ArchiveError> {
+        let rows = client.transaction().await?;
+        let moved = "UPDATE counter_watermark SET epoch = $1, births = births + $2";
+        rows.execute(moved, &[&told.epoch_after, &BIRTHS_GAP]).await?;
+        let insert = "INSERT INTO counter_recovery (epoch_before, epoch_after, detected_at_ms, finished_at_ms, groups_lost,
+                counters, request_ids, replayed, gap_from_ms, gap_to_ms, watermark)
+            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
+        let (from, to) = (told.gap_ms.map(|gap| gap.0), told.gap_ms.map(|gap| gap.1));
+        rows.execute(
+            insert,
+            &[
+                &told.epoch_before,
+                &told.epoch_after,
+                &told.detected_at_ms,
+                &told.finished_at_ms,
+                &told.groups_lost,
+                &told.counters,
+                &told.request_ids,
+                &told.replayed,
+                &from,
+                &to,
+                &told.watermark,
+            ],
+        )
+        .await?;
+        rows.commit().await?;
+        Ok(())
+    }
+}
+
+/// A call for one group: its marker, then these.
+fn fcall(group: u16, function: &str, keys: &[Vec<u8>], arguments: &[&[u8]]) -> Cmd {
+    let mut call = redis::cmd("FCALL");
+    call.arg(function).arg(1 + keys.len()).arg(groups::marker(group));
+    keys.iter().for_each(|key| _ = call.arg(&key[..]));
+    arguments.iter().for_each(|argument| _ = call.arg(*argument));
+    call
+}
+
+fn taken_over() -> ArchiveError {
+    ArchiveError::Unfit("another node has taken the rebuilding over".into())
+}
+
+/// The hash tag of a name.
+fn tag_in(name: &[u8]) -> Option<&[u8]> {
+    let rest = name.strip_prefix(b"{")?;
+    rest.iter().position(|byte| *byte == b'}').map(|close| &rest[..close])
+}
+
+/// The groups as the tables have them.
+async fn known_groups(client: &Client) -> Result<Vec<Known>, ArchiveError> {
+    let all = "SELECT stream_group, event_ms, event_sequence, drained_at_ms, births FROM counter_watermark";
+    let mut known = vec![Known::default(); usize::from(GROUPS)];
+    for row in client.query(all, &[]).await? {
+        if let Some(known) = usize::try_from(row.get::<_, i32>(0)).ok().and_then(|group| known.get_mut(group))
+        {
+            let place = Place { ms: row.get(1), sequence: row.get(2) };
+            *known = Known { place, drained_at_ms: row.get(3), births: row.get(4) };
+        }
+    }
+    Ok(known)
+}
