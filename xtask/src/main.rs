@@ -7,6 +7,7 @@
 //! | `cargo xtask bench` | everything in docs/benchmarks.md, quipu and its peers side by side; parts by name |
 //! | `cargo xtask torture kill` | SIGKILL at random moments: nothing lost, nothing doubled |
 //! | `cargo xtask torture reconcile` | a million counters beside PostgreSQL, a thousand of them wrong, under load |
+//! | `cargo xtask on-redis` | the tests of the server once more, on counters in Redis: a single one, and a cluster |
 //! | `cargo xtask schemathesis` | the HTTP API against its own description, for as long as one likes |
 //! | `cargo xtask fuzz` | the fuzz targets, some minutes each (needs cargo-fuzz) |
 //! | `cargo xtask torture overload` | three times what the server can serve, for a minute |
@@ -22,6 +23,7 @@ mod cluster;
 mod drill;
 mod external;
 mod interrupt;
+mod on_redis;
 mod overload;
 mod packages;
 #[cfg(test)]
@@ -64,6 +66,8 @@ enum Task {
         #[arg(long)]
         target: Option<String>,
     },
+    /// Run the tests of the server on counters in Redis, on a single redis-server and on a Redis Cluster of six
+    OnRedis(on_redis::Arguments),
     /// Hold the HTTP API against its own /openapi.json with made-up requests
     Schemathesis(schemathesis::Arguments),
     /// Try to make quipu lose or double an increment
@@ -110,6 +114,7 @@ fn main() -> Result<()> {
         Task::Fix => steps::fix(),
         Task::Fuzz { minutes, target } => steps::fuzz(minutes, target.as_deref()),
         Task::Bench(arguments) => bench::run(arguments),
+        Task::OnRedis(arguments) => on_redis::run(&arguments),
         Task::Schemathesis(arguments) => schemathesis::run(&arguments),
         Task::Torture(Torture::Kill { rounds }) => steps::torture_kill(rounds),
         Task::Torture(Torture::Reconcile { rows }) => steps::torture_reconcile(rows),

@@ -133,6 +133,8 @@ pub(crate) async fn apply(
     migrations: &[&str],
 ) -> Result<usize, ArchiveError> {
     let steps = client.transaction().await?;
+    // That a table exists already is no news.
+    steps.batch_execute("SET LOCAL client_min_messages TO warning").await?;
     steps.execute("SELECT pg_advisory_xact_lock($1)", &[&lock]).await?;
     steps
         .batch_execute(&format!(

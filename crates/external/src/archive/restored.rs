@@ -18,7 +18,7 @@ pub(super) const COUNTERS: &str = "SELECT counter_key, shard_id, value, version,
 /// What was decided under ids after one, in order, and not before that time.
 pub(super) const REQUEST_IDS: &str = "SELECT id, counter_key, request_id, request_index, fingerprint::text, delta::text,
         value, version, birth, (extract(epoch FROM created_at) * 1000)::bigint
-    FROM counter_idempotency WHERE id > $1 AND created_at >= to_timestamp($2::float8 / 1000) ORDER BY id LIMIT $3";
+    FROM counter_idempotency WHERE id > $1 AND created_at >= to_timestamp($2::bigint / 1000.0) ORDER BY id LIMIT $3";
 
 /// No birth in any group is newer.
 pub(super) const NEWEST_BIRTH: &str = "SELECT greatest(

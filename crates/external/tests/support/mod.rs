@@ -86,6 +86,12 @@ impl Server {
         *self = Server::start_with(self.port, &arguments);
     }
 
+    /// Sends a signal by its name, as STOP.
+    pub fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args([format!("-{name}"), self.child.id().to_string()]).status();
+        assert!(sent.unwrap().success());
+    }
+
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

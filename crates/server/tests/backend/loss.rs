@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use serde_json::{Value, json};
 
-use crate::once::{self, Acknowledged, add_once};
+use crate::once::{self, Acknowledged, Over, add_once};
 use crate::stores::postgres::Postgres;
 use crate::stores::{self, wait_until};
 use crate::{Node, query};
@@ -37,6 +37,7 @@ fn flushall_under_load_is_rebuilt_and_the_gap_is_told() {
     nodes[0].server.request("PUT", "/api/v1/policies/bounded:*", &[], r#"{"max":3}"#);
     let (is_over, acknowledged) = (AtomicBool::new(false), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
+        let over = Over(&is_over);
         for client in 0..4 {
             let (node, is_over, acknowledged) = (&nodes[client % 2], &is_over, &acknowledged);
             let keys: Vec<String> =
@@ -54,7 +55,7 @@ fn flushall_under_load_is_rebuilt_and_the_gap_is_told() {
         let before = acknowledged.lock().unwrap().len();
         wait_for_recovery(&nodes, 1);
         wait_until("counting goes on", || so_many(before + 200));
-        is_over.store(true, Ordering::Relaxed);
+        drop(over);
     });
     let told = backend(&nodes[0])["archive"]["recoveries"][0].clone();
     let gap_from_ms = time_ms(&told["gap"]["from"]);

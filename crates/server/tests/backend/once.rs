@@ -14,6 +14,15 @@ pub struct Acknowledged {
     pub at_ms: u64,
 }
 
+/// Ends the load when it is dropped, also by a test that fails: its clients would go on for ever.
+pub struct Over<'a>(pub &'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(20);
 

@@ -3,6 +3,8 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+#[path = "../support/on_redis.rs"]
+pub mod on_redis;
 pub mod scripted;
 
 use std::io::{ErrorKind, Read, Write};
@@ -13,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use quipu_counting::Counters;
 use quipu_engine::{Engine, OpenError};
+use quipu_external::External;
 use quipu_server::clock::Clock;
 use quipu_server::resp::{Options, RespServer};
 use quipu_store::Durability;
@@ -21,10 +24,12 @@ use quipu_wire::resp::{encode_command, skip_reply};
 /// How long a test waits for something that must happen. Never reached when all is well.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A quipu on a port of its own with a data folder of its own.
+/// A quipu on a port of its own with a data folder of its own, or on the Redis that the tests shall run on.
 pub struct Quipu {
     server: Option<RespServer>,
     engine: Option<Arc<Engine>>,
+    /// The counters in Redis, and who serves them.
+    external: Option<(Arc<External>, tokio::runtime::Runtime)>,
     folder: tempfile::TempDir,
 }
 
@@ -37,12 +42,20 @@ impl Quipu {
     /// With settings of the test's choice.
     pub fn start_with(durability: Durability, change: impl FnOnce(&mut Options)) -> Quipu {
         let folder = tempfile::tempdir().expect("a folder for the test");
-        let mut quipu = Quipu { server: None, engine: None, folder };
+        let mut quipu = Quipu { server: None, engine: None, external: None, folder };
         quipu.open(durability, change);
         quipu
     }
 
     fn open(&mut self, durability: Durability, change: impl FnOnce(&mut Options)) {
+        if let Some(url) = on_redis::for_folder(self.folder.path()) {
+            let runtime = tokio::runtime::Runtime::new().expect("threads");
+            let opened = runtime.block_on(External::open(&url, quipu_external::Options::default()));
+            let external = opened.unwrap_or_else(|error| panic!("{error}"));
+            self.server = Some(start_front(external.clone(), change));
+            self.external = Some((external, runtime));
+            return;
+        }
         let options = quipu_engine::Options { durability, ..quipu_engine::Options::default() };
         // A thread of the one before may still be about to end, and keeps the folder until then.
         let until = Instant::now() + Duration::from_secs(10);
@@ -70,6 +83,11 @@ impl Quipu {
         }
         if let Some(engine) = self.engine.take() {
             engine.close().expect("a clean end");
+        }
+        if let Some((external, runtime)) = self.external.take() {
+            let inside = runtime.enter();
+            drop(external);
+            drop(inside);
         }
     }
 

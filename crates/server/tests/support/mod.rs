@@ -3,6 +3,7 @@
 
 pub mod cluster;
 pub mod events;
+pub mod on_redis;
 #[path = "../../../external/tests/support/postgres.rs"]
 pub mod postgres;
 pub mod terminal;
@@ -40,7 +41,10 @@ impl Server {
     /// The same with more arguments of `quipu serve`.
     pub fn start_with(data: &Path, arguments: &[&str]) -> Server {
         let mut command = serve_command(data);
-        command.args(arguments);
+        match on_redis::for_folder(data) {
+            Some(_) => command.args(on_redis::without_folder(arguments)),
+            None => command.args(arguments),
+        };
         Server::spawn(command)
     }
 
@@ -148,10 +152,11 @@ impl Drop for Server {
 /// `quipu serve` on free ports, not yet started. The ports stand in the environment, so that flags may override them.
 pub fn serve_command(data: &Path) -> Command {
     let mut command = quipu();
-    command
-        .envs(["QUIPU_HTTP", "QUIPU_RESP", "QUIPU_RESP_CLUSTER"].map(|name| (name, "127.0.0.1:0")))
-        .args(["serve", "--data"])
-        .arg(data);
+    command.envs(["QUIPU_HTTP", "QUIPU_RESP", "QUIPU_RESP_CLUSTER"].map(|name| (name, "127.0.0.1:0")));
+    match on_redis::for_folder(data) {
+        Some(backend) => command.args(["serve", "--backend", &backend]),
+        None => command.args(["serve", "--data"]).arg(data),
+    };
     command
 }
 
