@@ -61,8 +61,17 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 /// One at a time: they share one Redis.
 fn test(what: &str, urls: &str, filter: &str) -> Result<()> {
     println!("== the tests of the server, on {what}");
-    let arguments =
-        ["nextest", "run", "--package", "quipu-server", "--no-fail-fast", "-j", "1", "-E", filter];
+    let arguments = [
+        "nextest",
+        "run",
+        "--package",
+        "quipu-server",
+        "--no-fail-fast",
+        "--profile",
+        "on-redis",
+        "-E",
+        filter,
+    ];
     let status = cargo().args(arguments).env(VARIABLE, urls).status()?;
     ensure!(status.success(), "tests failed on {what}");
     Ok(())

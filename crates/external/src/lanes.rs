@@ -391,13 +391,7 @@ impl Lanes {
         call::command(&Terms { group, epoch: &epoch, time_ms, id_window_ms, policies: &policies }, units)
     }
 
-    async fn hear(
-        self: &Arc<Self>,
-        calls: Vec<Call>,
-        answers: Vec<Value>,
-        lane: &Lane,
-        is_replicated: bool,
-    ) {
+    async fn hear(self: &Arc<Self>, calls: Vec<Call>, answers: Vec<Value>, lane: &Lane, is_replicated: bool) {
         let (mut is_elsewhere, mut has_no_function, mut set_back) = (false, false, Vec::new());
         for (call, answer) in calls.into_iter().zip(answers) {
             if let Value::ServerError(error) = &answer {
@@ -553,7 +547,9 @@ impl Lanes {
             let now_ms = unit.time_ms();
             let stale_ms = |seen: &Seen| now_ms.saturating_sub(seen.as_of_ms).max(1);
             let answer = match seen {
-                Some(seen) if seen.iter().all(|seen| unit.allows_staleness(stale_ms(seen))) => {
+                Some(seen)
+                    if seen.iter().all(|seen| !seen.has_body && unit.allows_staleness(stale_ms(seen))) =>
+                {
                     count(&lanes.facts.stale_reads, seen.len());
                     Answer::Older(seen.iter().map(|seen| (state_of(seen, now_ms), stale_ms(seen))).collect())
                 }

@@ -34,8 +34,8 @@ const LIBRARY: &str = include_str!("restore.lua");
 const BIRTHS_GAP: i64 = 1 << 32;
 /// Keys of one call: what a master does meanwhile is this and nothing else.
 const KEYS_PER_CALL: usize = 500;
-/// Rows of one page.
-const PAGE: i64 = 5_000;
+/// Rows of one page: some have a body of kilobytes.
+const PAGE: i64 = 2_000;
 /// Keys that one step of a walk looks at.
 const SCAN_STEP: usize = 1_000;
 
@@ -267,10 +267,8 @@ impl Rebuilding<'_> {
             let rows = client.query(restored::COUNTERS, &[&key, &shard, &PAGE]).await?;
             let Some(last) = rows.last() else { return Ok(count) };
             after = Some((last.get(0), last.get(1)));
-            let mut found = Vec::with_capacity(rows.len());
-            for row in &rows {
-                found.extend(restored::counter(row)?.filter(|found| groups.contains(&found.group)));
-            }
+            let found = rows.iter().map(restored::counter);
+            let found: Vec<Restored> = found.filter(|found| groups.contains(&found.group)).collect();
             count += found.len() as i64;
             self.put(token, found).await?;
         }

@@ -2,7 +2,6 @@
 
 use tokio_postgres::Row;
 
-use super::ArchiveError;
 use crate::groups;
 
 /// Redis removes by its own clock, which is not ours: it gets some time more. As in `library.lua`.
@@ -10,10 +9,17 @@ const GRACE_MS: i64 = 60_000;
 /// Later than this there is nothing to be removed. As in `library.lua`.
 const EXPIRY_MAX: i64 = 9_000_000_000_000_000;
 
-/// All counters after one, in order.
-pub(super) const COUNTERS: &str = "SELECT counter_key, shard_id, value, version, birth,
-        (extract(epoch FROM updated_at) * 1000)::bigint, expires_at_ms::text
-    FROM counter_shard_snapshot WHERE (counter_key, shard_id) > ($1, $2) ORDER BY counter_key, shard_id LIMIT $3";
+/// All counters after one, in order, with what they have beyond their numbers: a body comes with the numbers of its own moment, which
+/// is not before that of the others.
+pub(super) const COUNTERS: &str = "SELECT plain.counter_key, plain.shard_id,
+        coalesce(whole.value, plain.value), coalesce(whole.version, plain.version), coalesce(whole.birth, plain.birth),
+        coalesce(whole.changed_at_ms, (extract(epoch FROM plain.updated_at) * 1000)::bigint),
+        CASE WHEN whole.counter_key IS NULL THEN plain.expires_at_ms ELSE whole.expires_at_ms END::text,
+        whole.body
+    FROM counter_shard_snapshot plain LEFT JOIN counter_body_snapshot whole
+        ON whole.counter_key = plain.counter_key AND plain.shard_id = 0
+            AND (whole.birth, whole.version) >= (plain.birth, plain.version)
+    WHERE (plain.counter_key, plain.shard_id) > ($1, $2) ORDER BY plain.counter_key, plain.shard_id LIMIT $3";
 
 /// What was decided under ids after one, in order, and not before that time.
 pub(super) const REQUEST_IDS: &str = "SELECT id, counter_key, request_id, request_index, fingerprint::text, delta::text,
@@ -49,8 +55,8 @@ fn removal(at_ms: Option<i64>) -> String {
     }
 }
 
-/// From a row of [`COUNTERS`]; nothing for what has no place in Redis.
-pub(super) fn counter(row: &Row) -> Result<Option<Restored>, ArchiveError> {
+/// From a row of [`COUNTERS`]: as `to_store` in `call.rs` writes it.
+pub(super) fn counter(row: &Row) -> Restored {
     let key: Vec<u8> = row.get(0);
     let (value, version, birth): (i64, i64, i64) = (row.get(2), row.get(3), row.get(4));
     let updated_ms: i64 = row.get(5);
@@ -59,9 +65,13 @@ pub(super) fn counter(row: &Row) -> Result<Option<Restored>, ArchiveError> {
     // Versions are stored as the signed number of the same bits.
     let version = version as u64;
     let last = expires.as_deref().unwrap_or("n");
-    let text = format!("{value} {version} {updated_ms} {birth} {last}").into_bytes();
+    let mut text = format!("{value} {version} {updated_ms} {birth} {last}").into_bytes();
+    if let Some(body) = row.get::<_, Option<&[u8]>>(7) {
+        text.push(b' ');
+        text.extend_from_slice(body);
+    }
     let removal = removal(expires.as_deref().and_then(|expires| expires.parse().ok()));
-    Ok(Some(Restored { group, name: groups::cell(group, &key), text, removal }))
+    Restored { group, name: groups::cell(group, &key), text, removal }
 }
 
 /// From a row of [`REQUEST_IDS`]: as `remember` in `library.lua` writes it. Of a change that ended its counter the tables have

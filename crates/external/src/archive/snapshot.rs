@@ -23,6 +23,8 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
     pub(crate) cell: Option<Cell>,
+    /// It is more than its numbers, and only Redis can say what.
+    pub(crate) has_body: bool,
     /// Every change before is in it.
     pub(crate) as_of_ms: u64,
 }
@@ -90,7 +92,11 @@ impl Snapshot {
                 *place = u64::try_from(row.get::<_, i64>(1)).unwrap_or(0);
             }
         }
-        let absent = |key: &[u8]| Seen { cell: None, as_of_ms: as_of[usize::from(groups::group(key))] };
+        let absent = |key: &[u8]| Seen {
+            cell: None,
+            has_body: false,
+            as_of_ms: as_of[usize::from(groups::group(key))],
+        };
         let mut seen: HashMap<Vec<u8>, Seen> = keys.iter().map(|key| (key.to_vec(), absent(key))).collect();
         let cells =
             "SELECT counter_key, value, version, birth, (extract(epoch FROM updated_at) * 1000)::bigint,
@@ -107,6 +113,12 @@ impl Snapshot {
             };
             if let Some(seen) = seen.get_mut(&row.get::<_, Vec<u8>>(0)) {
                 seen.cell = Some(cell);
+            }
+        }
+        let bodies = "SELECT counter_key FROM counter_body_snapshot WHERE counter_key = ANY($1)";
+        for row in client.query(bodies, &[&keys]).await? {
+            if let Some(seen) = seen.get_mut(&row.get::<_, Vec<u8>>(0)) {
+                seen.has_body = true;
             }
         }
         *known = Some(client);

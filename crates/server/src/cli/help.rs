@@ -23,7 +23,7 @@ Move     import, export           Read counters from a file, write them to one
          reconcile, mirror        Compare with a source of truth; a copy in SQL
 Rule     policy                   Kind, bounds and limits of keys of a pattern
 Operate  serve                    Run a server
-         cluster, backend         Several servers that count as one; the Redis below
+         cluster, backend         Several servers as one; a Redis below them
          config, check            Settings; verify a data folder
          bench, drill             Measure under load; rehearse failures
          completions, manual      Help the shell; all help as one page

@@ -165,15 +165,22 @@ fn a_node_that_finds_redis_empty_and_the_archive_not_rebuilds_it() {
     let node = Node::start(&redis.url(), &["--archive", &archive]);
     let tag = node.server.request("POST", "/api/v1/counters/likes/increment", &[], r#"{"delta":7}"#);
     let tag = tag.header("etag").unwrap().to_owned();
+    let observe = |node: &Node, items: &str| {
+        let body = format!(r#"{{"items":{items}}}"#);
+        node.server.request("POST", "/api/v1/counters/visitors/observe", &[], &body).json()
+    };
+    observe(&node, r#"["anna","bert"]"#);
     node.server.request("PUT", "/api/v1/policies/likes", &[], r#"{"max":9}"#);
     let kept = "SELECT count(*) FROM counter_policies WHERE version > 0";
     wait_until("it is flushed", || query(&postgres, kept) == "1" && node.fact("archive_lag_ms") == Some(0));
-    wait_until("it is in the tables", || query(&postgres, "SELECT count(*) FROM counter_meta") == "1");
+    wait_until("it is in the tables", || query(&postgres, "SELECT count(*) FROM counter_meta") == "2");
     node.server.terminate();
     redis.restart();
     let nodes = [Node::start(&redis.url(), &["--archive", &archive])];
     wait_for_recovery(&nodes, 1);
     assert_eq!(nodes[0].read("likes"), 7);
+    let seen = observe(&nodes[0], r#"["anna","carl"]"#);
+    assert_eq!((&seen["changed"], &seen["estimate"]), (&json!(true), &json!(3)), "who was seen is known");
     let refused = nodes[0].server.request("POST", "/api/v1/counters/likes/increment", &[], r#"{"delta":3}"#);
     assert_eq!(refused.status, 409, "the policy is back");
     let again = nodes[0].server.request("GET", "/api/v1/counters/likes", &[], "");
