@@ -35,16 +35,11 @@ impl Server {
     /// redis-server, or one that takes its arguments, with an append-only file and no snapshots, as people run it who
     /// care about their counts.
     pub fn redis_like(program: &Path, folder: &Path, appendfsync: &str) -> Result<Server> {
-        Server::redis_with(program, folder, &["--appendonly", "yes", "--appendfsync", appendfsync])
-    }
-
-    /// The same without snapshots, and with settings of one's own.
-    pub fn redis_with(program: &Path, folder: &Path, settings: &[&str]) -> Result<Server> {
         std::fs::create_dir_all(folder)?;
         let resp = free_address()?;
         let child = Command::new(program)
             .args(["--bind", "127.0.0.1", "--port", &resp.port().to_string(), "--save", ""])
-            .args(settings)
+            .args(["--appendonly", "yes", "--appendfsync", appendfsync])
             .arg("--dir")
             .arg(folder)
             .stdin(Stdio::null())

@@ -152,8 +152,8 @@ impl RedisCluster {
 
     /// What `--backend` takes: all of them, because any may be gone.
     pub fn url(&self) -> String {
-        let addresses: Vec<String> = self.servers.iter().map(|server| server.address.to_string()).collect();
-        format!("redis://{}", addresses.join(","))
+        let urls: Vec<String> = self.servers.iter().map(Redis::url).collect();
+        urls.join(",")
     }
 
     /// The masters with the slots they have.
