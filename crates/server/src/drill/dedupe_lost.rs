@@ -44,7 +44,14 @@ impl Args {
         Talk::open(redis.address)?.ask(&["FLUSHALL"])?;
         let lost_at = Instant::now();
         story.tell("FLUSHALL: all counters and all request ids are gone from Redis")?;
-        while load.look().answered == 0 {
+        // Answers of before are still on their way; who is refused came after.
+        let mut was_refused = false;
+        loop {
+            let seen = load.look();
+            if was_refused && seen.answered > 0 {
+                break;
+            }
+            was_refused |= seen.retries > 0;
             ensure!(lost_at.elapsed() < PATIENCE, "it does not come back");
             thread::sleep(Duration::from_millis(10));
         }

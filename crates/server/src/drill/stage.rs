@@ -76,25 +76,35 @@ pub struct Redis {
     /// `None` once it was killed.
     pub process: Option<Process>,
     pub address: SocketAddr,
+    home: PathBuf,
+    arguments: &'static [&'static str],
 }
 
 impl Redis {
     /// One server alone.
     pub fn start(folder: &Path) -> Result<Redis> {
-        Redis::start_with(folder, free_port()?, &[])
+        Redis::start_with(folder, &[])
     }
 
-    fn start_with(folder: &Path, port: u16, arguments: &[&str]) -> Result<Redis> {
-        let home = folder.join(format!("redis-{port}"));
+    fn start_with(folder: &Path, arguments: &'static [&'static str]) -> Result<Redis> {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
+        let home = folder.join(format!("redis-{}", address.port()));
         std::fs::create_dir_all(&home)?;
-        let mut command = Command::new("redis-server");
-        command.args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", ""]);
-        command.args(["--appendonly", "yes", "--appendfsync", "everysec", "--dir"]).arg(&home);
-        command.args(arguments).stdout(File::create(home.join("log"))?);
-        let process = Some(Process::start(&mut command, "-KILL")?);
-        let redis = Redis { process, address: SocketAddr::from((Ipv4Addr::LOCALHOST, port)) };
-        wait_for("redis-server answers", || Ok(Talk::open(redis.address).ok()))?;
+        let mut redis = Redis { process: None, address, home, arguments };
+        redis.restart()?;
         Ok(redis)
+    }
+
+    /// Starts it, also again, with what it had.
+    pub fn restart(&mut self) -> Result<()> {
+        self.process = None;
+        let mut command = Command::new("redis-server");
+        command.args(["--bind", "127.0.0.1", "--port", &self.address.port().to_string(), "--save", ""]);
+        command.args(["--appendonly", "yes", "--appendfsync", "everysec", "--dir"]).arg(&self.home);
+        command.args(self.arguments).stdout(File::create(self.home.join("log"))?);
+        self.process = Some(Process::start(&mut command, "-KILL")?);
+        wait_for("redis-server answers", || Ok(Talk::open(self.address).ok()))?;
+        Ok(())
     }
 
     /// What `--backend` takes.
@@ -102,6 +112,9 @@ impl Redis {
         format!("redis://{}", self.address)
     }
 }
+
+const OF_A_CLUSTER: &[&str] =
+    &["--cluster-enabled", "yes", "--cluster-node-timeout", "1500", "--cluster-require-full-coverage", "no"];
 
 /// A master, and the ranges of slots that it has.
 pub type Master = (SocketAddr, Vec<(u16, u16)>);
@@ -114,14 +127,9 @@ pub struct RedisCluster {
 impl RedisCluster {
     /// Starts the six and waits until they are one.
     pub fn start(folder: &Path) -> Result<RedisCluster> {
-        let arguments = [
-            ["--cluster-enabled", "yes"],
-            ["--cluster-node-timeout", "1500"],
-            ["--cluster-require-full-coverage", "no"],
-        ];
         let mut servers = Vec::new();
         for _ in 0..2 * MASTERS {
-            servers.push(Redis::start_with(folder, free_port()?, &arguments.concat())?);
+            servers.push(Redis::start_with(folder, OF_A_CLUSTER)?);
         }
         let addresses: Vec<String> = servers.iter().map(|server| server.address.to_string()).collect();
         let created = Command::new("redis-cli")

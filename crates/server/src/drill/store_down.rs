@@ -23,6 +23,8 @@ const LOOKS_BEFORE: usize = 4;
 /// The slots have recovered when so many looks in a row have shown answers; and how long to wait for that.
 const LOOKS_AFTER: usize = 4;
 const RECOVER_MAX: Duration = Duration::from_secs(60);
+/// Where replicas are waited for, somebody starts the dead one again after this.
+const START_AFTER: Duration = Duration::from_secs(5);
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -74,6 +76,14 @@ impl Args {
             ensure!(killed.elapsed() < RECOVER_MAX, "its slots do not recover");
             let [down, up] = look(&story, &loads)?;
             others_waited_ms = others_waited_ms.max(up.longest_wait_ms);
+            if self.wait_replicas > 0
+                && cluster.servers[place].process.is_none()
+                && killed.elapsed() > START_AFTER
+            {
+                // Its replica is a master without one now, and nothing would be acknowledged there.
+                cluster.servers[place].restart()?;
+                story.tell("the dead one is started again, to be the replica")?;
+            }
             in_a_row = if down.answered > 0 { in_a_row + 1 } else { 0 };
             recovered = (in_a_row > 0).then(|| recovered.unwrap_or(killed.elapsed()));
         }
