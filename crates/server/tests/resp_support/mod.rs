@@ -3,6 +3,7 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+#[allow(clippy::duplicate_mod, reason = "a test may use both supports")]
 #[path = "../support/on_redis.rs"]
 pub mod on_redis;
 pub mod scripted;

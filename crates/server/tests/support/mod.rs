@@ -3,7 +3,9 @@
 
 pub mod cluster;
 pub mod events;
+#[allow(clippy::duplicate_mod, reason = "a test may use both supports")]
 pub mod on_redis;
+#[allow(clippy::duplicate_mod, reason = "a test may use both supports")]
 #[path = "../../../external/tests/support/postgres.rs"]
 pub mod postgres;
 pub mod terminal;
