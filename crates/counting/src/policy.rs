@@ -56,6 +56,19 @@ impl Policy {
     }
 }
 
+/// The most bytes that the log says of a calendar by which time is cut anew: a name of 64 bytes and eight offsets of up to 15 bytes, and little else.
+const CALENDAR_BYTES_MAX: usize = 256;
+
+impl Policy {
+    /// The most bytes that the log says of a counter whose time is cut anew by it, where that is more than a few.
+    pub fn recut_bytes_max(&self) -> usize {
+        match self.window.as_ref().map(|keeping| &keeping.frame) {
+            Some(Frame::Calendar { .. }) => CALENDAR_BYTES_MAX,
+            _ => 0,
+        }
+    }
+}
+
 /// A policy in the form the rules use: no options left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -150,7 +163,10 @@ impl Policies {
 
     /// Whether some of them have the log say more of a change than what became of the counter.
     pub fn say_more(&self) -> bool {
-        self.by_pattern.values().any(|policy| policy.audit_ms.is_some() || policy.rollups.is_some())
+        let says_more = |policy: &Policy| {
+            policy.audit_ms.is_some() || policy.rollups.is_some() || policy.recut_bytes_max() > 0
+        };
+        self.by_pattern.values().any(says_more)
     }
 
     /// The most bytes that the log says of an addition because of roll-ups, whatever policy holds for it.

@@ -277,7 +277,7 @@ impl Engine {
             + self.partitions.len() * entry::SECTION_HEADER_BYTES_MAX
     }
 
-    /// The most that the log says of roll-ups and in trails: of a change a row, and one of a counter that had expired.
+    /// The most that the log says of roll-ups, of calendars, and in trails: of a change a row, and one of a counter that had expired.
     fn policies_bytes(&self, batch: &Batch) -> usize {
         if !self.says_more.load(Ordering::Relaxed) {
             return 0;
@@ -296,6 +296,7 @@ impl Engine {
             if let Some(policy) = policy {
                 bytes += if policy.audit_ms.is_some() { 2 * CHANGE_BYTES_MAX } else { 0 };
                 bytes += if policy.rollups.is_some() { rollup_bytes } else { 0 };
+                bytes += policy.recut_bytes_max();
             }
         }
         bytes

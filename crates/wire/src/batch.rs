@@ -641,8 +641,6 @@ mod tests {
             condition().prop_map(Action::Reset),
             condition().prop_map(Action::Delete),
             expire,
-            prop::option::of(any::<u64>())
-                .prop_map(|at_ms| Action::Observe { items: Default::default(), at_ms }),
             Just(Action::Count),
             Just(Action::Clear),
         ]
@@ -765,6 +763,22 @@ mod tests {
         put_batch(&mut bytes, &batch);
         read_batch(&mut Reader::new(&bytes), &mut read).unwrap();
         assert_eq!(Slice::read(read.payload(0)), Some(slice));
+    }
+
+    #[test]
+    fn what_was_seen_is_read_as_written_with_its_time() {
+        for at_ms in [None, Some(0), Some(u64::MAX)] {
+            let mut batch = Batch::default();
+            let items = batch.intern(b"hashes");
+            batch.push(b"visitors", Action::Observe { items, at_ms });
+            let (mut bytes, mut read) = (Vec::new(), Batch::default());
+            put_batch(&mut bytes, &batch);
+            read_batch(&mut Reader::new(&bytes), &mut read).unwrap();
+            assert!(
+                matches!(read.requests[0].action, Action::Observe { at_ms: known, .. } if known == at_ms)
+            );
+            assert_eq!(read.payload(0), b"hashes");
+        }
     }
 
     #[test]

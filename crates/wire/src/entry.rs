@@ -164,9 +164,8 @@ pub const SECTION_HEADER_BYTES_MAX: usize = 3 + 10 + 10 + 10;
 /// The most bytes the effects of one request take, beside its key: define, put and remember.
 pub const EFFECTS_BYTES_MAX: usize =
     (1 + 5 + 2 + CELL_BYTES_MAX) + (1 + 5 + CELL_BYTES_MAX) + (1 + REMEMBERED_BYTES_MAX) + EVENTS_BYTES_MAX;
-/// The most bytes the events of one request take, beside the bytes that belong to the request. The largest is that time is cut anew: a
-/// zone with a name of 64 bytes and eight offsets.
-const EVENTS_BYTES_MAX: usize = 320;
+/// The most bytes the events of one request take, beside the bytes that belong to the request, and what policies have it say.
+const EVENTS_BYTES_MAX: usize = 192;
 const CELL_BYTES_MAX: usize = 5 * 10;
 /// The most bytes a remembered id takes.
 pub const REMEMBERED_BYTES_MAX: usize = 16 + 8 + 10 + 1 + 4 * 10;
