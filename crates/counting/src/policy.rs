@@ -44,6 +44,8 @@ pub struct Policy {
     pub rollups: Option<Declared>,
     /// How long what is rolled up by time is kept by it.
     pub rollups_kept: CellsKept,
+    /// Of a deployment in which counters are not strong by themselves: these are.
+    pub strong: bool,
 }
 
 impl Policy {
@@ -159,6 +161,11 @@ impl Policies {
     pub fn policy_for(&self, key: &[u8]) -> Option<&Policy> {
         let (pattern, _) = self.ranked.iter().find(|(pattern, _)| matches(pattern, key))?;
         self.by_pattern.get(pattern)
+    }
+
+    /// Whether some of them want their counters to be strong.
+    pub fn want_strong(&self) -> bool {
+        self.by_pattern.values().any(|policy| policy.strong)
     }
 
     /// Whether some of them have the log say more of a change than what became of the counter.

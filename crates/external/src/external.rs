@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use quipu_counting::policy::POLICIES_MAX;
 use quipu_counting::service::{Finished, ScanPage};
 use quipu_counting::{
-    Aggregate, Batch, Counters, Execution, HotKeys, ListPage, Listing, Policies, Policy, Selector,
+    Aggregate, Batch, Counters, Execution, HotKeys, ListPage, Listing, Policies, Policy, Refusal, Selector,
     Unavailable,
 };
 use rand::rngs::SmallRng;
@@ -26,7 +26,8 @@ use crate::masters::{Links, Map, is_said_by_server};
 use crate::policies::{self, PoliciesError};
 use crate::retry::BudgetSettings;
 use crate::standing::{Named, Standing};
-use crate::units::{split, unsupported};
+use crate::strong::Strong;
+use crate::units::{Answer, Unit, split, unsupported};
 use crate::walks::Walk;
 
 /// At least so long lies between two looks.
@@ -133,6 +134,8 @@ pub struct External {
     links: Arc<Links>,
     /// The PostgreSQL behind it, if there is one.
     archive: Option<Arc<Archive>>,
+    /// Counters in rows there, for policies that want it.
+    strong: Option<Arc<Strong>>,
     /// The version of the policies that hold.
     version: Mutex<u64>,
     /// Why not everything can be counted, if not.
@@ -162,10 +165,12 @@ impl External {
         let epoch = found_epoch(&links, &map, archive.as_deref()).await?;
         let snapshot = archive.clone().map(|archive| Arc::new(Snapshot::new(archive)));
         let lanes = Lanes::new(options.clone(), Links::new(url, options.timeout)?, epoch, map, snapshot);
+        let strong = archive.as_ref().map(|archive| Strong::start(Arc::clone(archive), &options));
         let external = Arc::new(External {
             lanes: Arc::new(lanes),
             links,
             archive,
+            strong,
             version: Mutex::new(0),
             problem: Mutex::new(None),
             handle: Handle::current(),
@@ -326,6 +331,58 @@ impl External {
         }
     }
 
+    /// Sends what is to be strong its own way. Returns the rest.
+    fn take_strong(&self, units: Vec<Unit>) -> Vec<Unit> {
+        let policies = Arc::clone(&self.lanes.policies.read());
+        if !policies.want_strong() {
+            return units;
+        }
+        let (mut strong, mut others) = (Vec::new(), Vec::new());
+        for unit in units {
+            match unit.is_strong(&policies) {
+                Some(true) => strong.push(unit),
+                Some(false) => others.push(unit),
+                None => unit.answer(Answer::Refused(Refusal::CrossSlot)),
+            }
+        }
+        match &self.strong {
+            Some(rows) => rows.add(strong, policies),
+            None => {
+                let why = Unavailable::Unsupported(WITHOUT_ARCHIVE.to_owned());
+                strong.into_iter().for_each(|unit| unit.answer(Answer::Unavailable(why.clone())));
+            }
+        }
+        others
+    }
+
+    /// Why a policy cannot be set, because counters of its pattern would have to move between Redis and PostgreSQL.
+    fn would_move(
+        &self,
+        pattern: &[u8],
+        wants_strong: bool,
+        now_ms: u64,
+    ) -> Result<Option<String>, Unavailable> {
+        let known = self.policies()?;
+        let was_strong = known.get(pattern).is_some_and(|policy| policy.strong);
+        if wants_strong == was_strong {
+            return Ok(None);
+        }
+        let Some(rows) = &self.strong else { return Ok(wants_strong.then(|| WITHOUT_ARCHIVE.to_owned())) };
+        let selector = Selector::new(pattern);
+        let (count, place) = if wants_strong {
+            (self.aggregate(&selector, now_ms)?.totals().count, "Redis")
+        } else {
+            let (rows, pattern) = (Arc::clone(rows), pattern.to_vec());
+            (self.wait(async move { rows.count(&pattern).await })?, "PostgreSQL")
+        };
+        Ok((count > 0).then(|| {
+            format!(
+                "{count} counters of this pattern lie in {place}, and would be left there; delete them first, or choose a \
+                 pattern that has none"
+            )
+        }))
+    }
+
     fn walk(&self, now_ms: u64) -> Walk {
         Walk {
             links: Arc::clone(&self.links),
@@ -353,8 +410,15 @@ impl Drop for External {
     fn drop(&mut self) {
         self.keeper.lock().take().inspect(AbortHandle::abort);
         self.lanes.stop();
+        if let Some(strong) = &self.strong {
+            strong.stop();
+        }
     }
 }
+
+/// What a policy that wants strong counters needs.
+const WITHOUT_ARCHIVE: &str =
+    "strong counters lie in rows of PostgreSQL, and there is none: start with --archive postgres://...";
 
 fn nobody() -> RedisError {
     (ErrorKind::Client, "nobody has the slot").into()
@@ -470,7 +534,7 @@ impl Counters for External {
                 counts.answer(counted.map(|aggregate| aggregate.totals().count));
             });
         }
-        self.lanes.add(split.units);
+        self.lanes.add(self.take_strong(split.units));
     }
 
     /// What was answered is what Redis made of it; when that is on a disk is Redis's business.
@@ -501,7 +565,11 @@ impl Counters for External {
         Ok(policies)
     }
 
-    fn set_policy(&self, pattern: &[u8], policy: Option<Policy>, _now_ms: u64) -> Result<bool, Unavailable> {
+    fn set_policy(&self, pattern: &[u8], policy: Option<Policy>, now_ms: u64) -> Result<bool, Unavailable> {
+        let wants_strong = policy.as_ref().is_some_and(|policy| policy.strong);
+        if let Some(why) = self.would_move(pattern, wants_strong, now_ms)? {
+            return Err(Unavailable::Unsupported(why));
+        }
         if let Some(what) = policy.as_ref().and_then(policies::unsupported) {
             let why = format!("{what} not supported by a deployment on Redis, nothing was changed");
             return Err(Unavailable::Unsupported(why));
@@ -563,6 +631,7 @@ impl Counters for External {
             ("external_under_way", self.lanes.under_way.load(Ordering::Relaxed) as u64),
             ("external_masters", self.lanes.map().masters().len() as u64),
         ];
-        own.into_iter().chain(archived).collect()
+        let strong = self.strong.as_ref().map(|strong| strong.facts()).unwrap_or_default();
+        own.into_iter().chain(archived).chain(strong).collect()
     }
 }

@@ -21,6 +21,7 @@
 //! | `walks` | all counters: scans, lists, sums |
 //! | `archive` | what was counted, in PostgreSQL |
 //! | `mirror` | what an engine of quipu's own has counted, in a table of PostgreSQL |
+//! | `strong` | counters in rows of PostgreSQL, for policies that want it |
 //! | `source` | what should have been counted, by a query of PostgreSQL |
 
 pub mod archive;
@@ -36,6 +37,7 @@ mod policies;
 mod retry;
 pub mod source;
 mod standing;
+mod strong;
 mod units;
 mod walks;
 mod wholes;

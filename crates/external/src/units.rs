@@ -189,6 +189,19 @@ impl Unit {
             })
     }
 
+    /// Whether anything in it may change a counter.
+    pub(crate) fn writes(&self) -> bool {
+        self.batch().requests[self.range()].iter().any(|request| request.action.is_write())
+    }
+
+    /// Whether its counters are to be strong; `None` where some are and some are not.
+    pub(crate) fn is_strong(&self, policies: &Policies) -> Option<bool> {
+        let is_strong =
+            |index: usize| policies.policy_for(self.batch().key(index)).is_some_and(|policy| policy.strong);
+        let first = is_strong(self.range.start);
+        self.range().all(|index| is_strong(index) == first).then_some(first)
+    }
+
     /// Whether it may be asked again when nobody knows what became of it.
     pub(crate) fn can_repeat(&self) -> bool {
         let is_safe = |request: &Request| !request.action.is_write() || request.id.is_some();

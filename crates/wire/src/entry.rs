@@ -395,6 +395,7 @@ pub fn put_policy_value(out: &mut Vec<u8>, policy: &Policy) {
         (policy.lateness_ms.is_some(), POLICY_MORE_LATENESS),
         (policy.rollups.is_some(), POLICY_MORE_ROLLUPS),
         (!policy.rollups_kept.is_for_ever(), POLICY_MORE_KEPT),
+        (policy.strong, POLICY_MORE_STRONG),
     ];
     let more: u64 = more.into_iter().filter(|(is_there, _)| *is_there).map(|(_, bit)| bit).sum();
     let has_kind = policy.kind.is_some() || policy.soft || policy.history.is_some() || more != 0;
@@ -463,8 +464,9 @@ const POLICY_MORE_AUDIT: u64 = 1;
 const POLICY_MORE_LATENESS: u64 = 2;
 const POLICY_MORE_ROLLUPS: u64 = 4;
 const POLICY_MORE_KEPT: u64 = 8;
+const POLICY_MORE_STRONG: u64 = 16;
 const POLICY_MORE_ALL: u64 =
-    POLICY_MORE_AUDIT | POLICY_MORE_LATENESS | POLICY_MORE_ROLLUPS | POLICY_MORE_KEPT;
+    POLICY_MORE_AUDIT | POLICY_MORE_LATENESS | POLICY_MORE_ROLLUPS | POLICY_MORE_KEPT | POLICY_MORE_STRONG;
 
 /// Appends bytes behind their length.
 pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
@@ -670,6 +672,7 @@ impl<'a> Reader<'a> {
             if more & !POLICY_MORE_ALL != 0 {
                 return Err(Malformed("unknown part of a policy; written by a newer version?"));
             }
+            policy.strong = more & POLICY_MORE_STRONG != 0;
             if more & POLICY_MORE_AUDIT != 0 {
                 policy.audit_ms = Some(self.varint()?);
             }

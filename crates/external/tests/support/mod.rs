@@ -317,12 +317,19 @@ fn pass(mut client: TcpStream, server: u16, losing: &Losing) {
     let (Ok(mut from_client), Ok(mut to_server)) = (client.try_clone(), server.try_clone()) else { return };
     let has_called = Arc::new(AtomicBool::new(false));
     let calls = Arc::clone(&has_called);
+    // Of PostgreSQL only the answers to commits are lost: those to anything else mean that nothing was done.
+    let is_committing = Arc::new(AtomicBool::new(false));
+    let commits = Arc::clone(&is_committing);
     std::thread::spawn(move || {
         let mut bytes = [0; 65_536];
         while let Ok(length @ 1..) = from_client.read(&mut bytes) {
+            let has = |word: &[u8]| bytes[..length].windows(word.len()).any(|found| found == word);
             // A call of quipu in Redis, or of a client in quipu.
-            if bytes[..length].windows(5).any(|word| word == b"FCALL" || word == b"Q.ADD") {
+            if has(b"FCALL") || has(b"Q.ADD") {
                 calls.store(true, Ordering::Release);
+            }
+            if has(b"COMMIT") {
+                commits.store(true, Ordering::Release);
             }
             if to_server.write_all(&bytes[..length]).is_err() {
                 break;
@@ -332,7 +339,8 @@ fn pass(mut client: TcpStream, server: u16, losing: &Losing) {
     });
     let mut bytes = [0; 65_536];
     while let Ok(length @ 1..) = server.read(&mut bytes) {
-        if has_called.load(Ordering::Acquire) && losing.loses() {
+        let is_answer = has_called.load(Ordering::Acquire) || is_committing.swap(false, Ordering::AcqRel);
+        if is_answer && losing.loses() {
             break;
         }
         if client.write_all(&bytes[..length]).is_err() {

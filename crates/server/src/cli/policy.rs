@@ -88,6 +88,9 @@ pub struct Set {
     /// Tell what is rolled up by day, or another time, apart for so long, like day=365d; for ever where nothing is said
     #[arg(long = "rollup-keep", value_name = "NAME=DURATION", value_parser = kept)]
     rollup_keep: Vec<(String, u64)>,
+    /// On Redis with an archive: keep these counters in rows of PostgreSQL; elsewhere every counter is strong
+    #[arg(long)]
+    strong: bool,
     /// Print nothing; the exit code says how it went
     #[arg(short, long, conflicts_with = "json")]
     quiet: bool,
@@ -211,6 +214,7 @@ impl Command {
                     "kind": set.time.kind(), "window": set.time.window(), "limit": set.limit, "soft": set.soft,
                     "history": set.history.body(), "lateness": set.time.lateness, "audit": set.audit.map(duration_text),
                     "rollups": set.rollups(), "rollupKeep": set.rollup_keep(),
+                    "consistency": set.strong.then_some("strong"),
                 });
                 print(&Vec::from_iter(set.one.call::<Policy>("PUT", Some(body))?.filter(|_| !set.quiet)))
             }
@@ -262,6 +266,7 @@ struct Policy {
     rollups: Vec<Vec<String>>,
     #[serde(default)]
     rollup_keep: BTreeMap<String, String>,
+    consistency: Option<String>,
 }
 
 /// How long what a value was stays known.
@@ -339,6 +344,7 @@ impl Policy {
         let counts = window.map_or_else(|| kind.to_owned(), |window| format!("{kind}, {window}"));
         let rollups = self.rollups.iter().map(|names| names.join(","));
         let counts = rollups.fold(counts, |counts, names| format!("{counts} by {names}"));
+        let counts = self.consistency.iter().fold(counts, |counts, strong| format!("{counts}, {strong}"));
         let soft = if self.soft { " soft" } else { "" };
         let limit = format!("{}{soft}", number(self.limit));
         vec![self.pattern(), min, max, above.to_owned(), ttl, writes.to_owned(), counts, limit]
@@ -367,6 +373,7 @@ impl Policy {
         line.extend(self.audit.as_ref().map(|kept| format!("  audit {kept}")));
         line.extend(self.rollups.iter().map(|names| format!("  rollup {}", names.join(","))));
         line.extend(self.rollup_keep.iter().map(|(name, kept)| format!("  rollup-keep {name}={kept}")));
+        line.extend(self.consistency.as_ref().map(|strong| format!("  {strong}")));
         for (name, is_set) in [("saturate", self.saturate), ("disabled", self.disabled), ("soft", self.soft)]
         {
             if is_set {

@@ -25,6 +25,7 @@ use quipu_counting::{
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::request::ConsistencyName;
 use super::schema::{
     AuditKeptSchema, DifferenceSchema, DurationSchema, KeyBase64Schema, KeySchema, SumSchema,
 };
@@ -576,6 +577,10 @@ pub struct PolicyReply {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(value_type = Option<BTreeMap<String, DurationSchema>>, nullable = false, example = json!({"day": "365d"}))]
     rollup_keep: BTreeMap<&'static str, String>,
+    /// How counters are kept, where it is said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    consistency: Option<ConsistencyName>,
 }
 
 pub(super) fn is_not(flag: &bool) -> bool {
@@ -605,6 +610,7 @@ impl PolicyReply {
                 declared.rollups().map(|names| names.into_iter().map(str::to_owned).collect()).collect()
             }),
             rollup_keep: policy.rollups_kept.iter().map(|(name, ms)| (name, duration_text(ms))).collect(),
+            consistency: policy.strong.then_some(ConsistencyName::Strong),
         }
     }
 }

@@ -9,9 +9,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use quipu_counting::rollup::{CellsKept, Declared, dimensions_problem};
 use quipu_counting::{Add, Condition, Expiry, ID_BYTES_MAX, KEY_BYTES_MAX, Kind, Policy, Set, Told};
-use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, DeserializeOwned, Deserializer, MapAccess, Visitor};
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::EXACT_INTEGER_MAX;
@@ -561,6 +561,17 @@ pub struct PolicyBody {
     /// What is older has the empty value there.
     #[schema(value_type = Option<BTreeMap<String, DurationSchema>>, example = json!({"day": "365d"}))]
     pub rollup_keep: Option<BTreeMap<String, Ms<Lasting>>>,
+    /// `strong`: of a deployment on Redis with an archive, counters in rows of PostgreSQL. Elsewhere every counter is strong.
+    pub consistency: Option<ConsistencyName>,
+}
+
+/// How a counter is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Consistency)]
+pub enum ConsistencyName {
+    /// In one order, as durable as it can be.
+    Strong,
 }
 
 impl PolicyBody {
@@ -615,6 +626,7 @@ impl PolicyBody {
             audit_ms: self.audit.map(Kept::to_ms).transpose()?,
             rollups,
             rollups_kept,
+            strong: self.consistency.is_some(),
         })
     }
 

@@ -1,0 +1,254 @@
+//! Strong counters: in rows of a real PostgreSQL, beside a real Redis.
+
+#![allow(clippy::unwrap_used, reason = "what a test cannot go on without")]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use quipu_counting::{
+    Action, Add, Batch, Condition, Counters, Expiry, GroupKind, Listing, Policy, Refusal, Reply, Set,
+    Unavailable,
+};
+use quipu_external::archive::Archive;
+use quipu_external::{External, Options};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use support::postgres::Postgres;
+use support::{Losing, Proxy, Server};
+
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64
+}
+
+async fn node(redis: &Server, postgres: &str) -> Arc<External> {
+    let archive = Archive::new(postgres).unwrap();
+    External::open_before(&redis.url(), Some(Arc::new(archive)), Options::default()).await.unwrap()
+}
+
+async fn ask(external: &External, fill: impl FnOnce(&mut Batch)) -> Result<Vec<Reply>, Unavailable> {
+    let mut batch = Batch::default();
+    fill(&mut batch);
+    let (tell, told) = tokio::sync::oneshot::channel();
+    external.finish(
+        batch,
+        now_ms(),
+        Box::new(move |batch, result| _ = tell.send(result.map(|_| batch.replies))),
+    );
+    told.await.unwrap()
+}
+
+/// Blocks where the trait does.
+async fn set_policy(
+    external: &Arc<External>,
+    pattern: &str,
+    policy: Option<Policy>,
+) -> Result<bool, Unavailable> {
+    let (external, pattern) = (Arc::clone(external), pattern.as_bytes().to_vec());
+    tokio::task::spawn_blocking(move || external.set_policy(&pattern, policy, now_ms())).await.unwrap()
+}
+
+fn strong(min: i64, max: i64) -> Option<Policy> {
+    Some(Policy { strong: true, min: Some(min), max: Some(max), ..Policy::default() })
+}
+
+fn add(batch: &mut Batch, key: &str, delta: i64, id: &str) {
+    batch.push_with_id(key.as_bytes(), Action::Add(Add::plain(delta)), id.as_bytes(), 0);
+}
+
+fn told(replies: &[Reply]) -> Vec<(Option<Refusal>, i64, bool)> {
+    replies.iter().map(|reply| (reply.refusal, reply.cell.value, reply.duplicate)).collect()
+}
+
+async fn connect(url: &str) -> tokio_postgres::Client {
+    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn strong_counters_lie_in_rows() {
+    let (redis, postgres) = (Server::start(), Postgres::start());
+    let (one, other) = (node(&redis, &postgres.url()).await, node(&redis, &postgres.url()).await);
+    set_policy(&one, "stock:*", strong(0, 10)).await.unwrap();
+    // In force at once where it was made, and elsewhere within moments.
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    let replies = ask(&one, |batch| add(batch, "stock:1", 4, "a")).await.unwrap();
+    assert_eq!(told(&replies), [(None, 4, false)]);
+    let replies = ask(&other, |batch| {
+        add(batch, "stock:1", 4, "a");
+        add(batch, "stock:1", 5, "a");
+        add(batch, "stock:1", 7, "b");
+        batch.push(b"stock:1", Action::Read);
+        batch.push(b"stock:2", Action::Read);
+        add(batch, "likes", 1, "a");
+    })
+    .await
+    .unwrap();
+    let expected = [
+        (None, 4, true),
+        (Some(Refusal::IdReused), 4, true),
+        (Some(Refusal::AboveCeiling), 4, false),
+        (None, 4, false),
+        (None, 0, false),
+        (None, 1, false),
+    ];
+    let without_value = |(refusal, value, duplicate): (Option<Refusal>, i64, bool)| match refusal {
+        Some(Refusal::IdReused) => (refusal, 4, true),
+        _ => (refusal, value, duplicate),
+    };
+    assert_eq!(told(&replies).into_iter().map(without_value).collect::<Vec<_>>(), expected);
+    // A refused request stays refused, whatever there is room for by then.
+    let replies = ask(&one, |batch| {
+        batch.push(b"stock:1", Action::Reset(Condition::Always));
+        add(batch, "stock:1", 7, "b");
+    });
+    assert_eq!(told(&replies.await.unwrap()), [(None, 0, false), (Some(Refusal::AboveCeiling), 4, true)]);
+
+    // All or none, and under a guard.
+    let replies = ask(&one, |batch| {
+        add(batch, "stock:{x}1", 5, "c");
+        add(batch, "stock:{x}2", 11, "c");
+        batch.group(0, GroupKind::Atomic);
+        batch.push(b"stock:{x}1", Action::Check(Condition::Exists));
+        batch.group(2, GroupKind::Guard { until: 4 });
+        add(batch, "stock:{x}1", 1, "d");
+    });
+    let refusals: Vec<Option<Refusal>> = replies.await.unwrap().iter().map(|reply| reply.refusal).collect();
+    let (aborted, unmet) = (Some(Refusal::GroupAborted), Some(Refusal::ConditionUnmet));
+    assert_eq!(refusals, [aborted, Some(Refusal::AboveCeiling), unmet, aborted]);
+    // What is deleted begins anew, and so does what is over.
+    let soon = Set { value: 3, expiry: Expiry::In(30), condition: Condition::Always };
+    ask(&one, |batch| _ = batch.push(b"stock:3", Action::Set(soon))).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(40)).await;
+    let replies = ask(&other, |batch| {
+        batch.push(b"stock:3", Action::Read);
+        add(batch, "stock:3", 2, "e");
+        batch.push(b"stock:3", Action::Delete(Condition::Always));
+        batch.push(b"stock:3", Action::Read);
+        add(batch, "stock:3", 1, "f");
+    });
+    let replies = replies.await.unwrap();
+    assert_eq!(
+        replies.iter().map(|reply| reply.exists).collect::<Vec<_>>(),
+        [false, true, false, false, true]
+    );
+    assert!(replies[4].cell.birth > replies[1].cell.birth && replies[4].cell.version == 1);
+
+    let client = connect(&postgres.url()).await;
+    let rows = client.query("SELECT value FROM counter_strong WHERE is_there", &[]).await.unwrap();
+    assert_eq!(rows.iter().map(|row| row.get::<_, i64>(0)).sum::<i64>(), 1, "stock:1 is 0, stock:3 is 1");
+    let listed = Arc::clone(&one);
+    let listing = Listing { limit: 10, ..Listing::default() };
+    let listed = tokio::task::spawn_blocking(move || listed.list(&listing, now_ms())).await.unwrap().unwrap();
+    assert_eq!(listed.counters.len(), 1, "Redis has likes alone");
+
+    // What cannot be done is said.
+    let mixed = ask(&one, |batch| {
+        add(batch, "stock:{likes}", 1, "g");
+        add(batch, "likes", 1, "g");
+        batch.group(0, GroupKind::Atomic);
+    });
+    assert!(mixed.await.unwrap().iter().all(|reply| reply.refusal == Some(Refusal::CrossSlot)));
+    let refused = set_policy(&one, "like*", strong(0, 10)).await.unwrap_err().to_string();
+    assert!(refused.contains("1 counters of this pattern lie in Redis"), "{refused}");
+    let refused = set_policy(&one, "stock:*", None).await.unwrap_err().to_string();
+    assert!(refused.contains("2 counters of this pattern lie in PostgreSQL"), "{refused}");
+    let without = External::open(&redis.url(), Options::default()).await.unwrap();
+    let refused = set_policy(&without, "x", strong(0, 1)).await.unwrap_err().to_string();
+    assert!(refused.contains("--archive"), "{refused}");
+}
+
+const COUNTERS: usize = 6;
+const CEILING: i64 = 40;
+
+/// Adds and takes under ids until it is told to stop; asks again until it knows. Returns how many were accepted.
+async fn count(
+    external: Arc<External>,
+    seed: u64,
+    totals: Arc<Vec<AtomicI64>>,
+    left: Arc<AtomicU64>,
+) -> (u64, u64) {
+    let mut random = StdRng::seed_from_u64(seed);
+    let (mut accepted, mut repeated) = (0, 0);
+    let mut number = 0;
+    while left.load(Ordering::SeqCst) > 0 {
+        number += 1;
+        let (place, delta) = (random.random_range(0..COUNTERS), random.random_range(-9..=9));
+        let (key, id) = (format!("stock:{place}"), format!("{seed}-{number}"));
+        loop {
+            let replies = ask(&external, |batch| add(batch, &key, delta, &id)).await;
+            let Ok(replies) = replies else {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            };
+            let reply = &replies[0];
+            assert!((0..=CEILING).contains(&reply.cell.value), "{reply:?}");
+            match reply.refusal {
+                Some(Refusal::NoLeader | Refusal::OutcomeUnknown) => {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    continue;
+                }
+                Some(Refusal::AboveCeiling | Refusal::BelowFloor) => {}
+                None => {
+                    totals[place].fetch_add(delta, Ordering::SeqCst);
+                    accepted += 1;
+                }
+                other => panic!("{other:?}"),
+            }
+            repeated += u64::from(reply.duplicate);
+            break;
+        }
+        left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| Some(left.saturating_sub(1))).unwrap();
+    }
+    (accepted, repeated)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_counts_twice_and_no_bound_is_crossed_whatever_dies() {
+    let (redis, mut postgres) = (Server::start(), Postgres::start());
+    let port = postgres.url().rsplit(':').next().unwrap().split('/').next().unwrap().parse().unwrap();
+    // Every answer may be lost on its way, commits included.
+    let losing = Arc::new(Losing::default());
+    let proxy = Proxy::start(port, Arc::clone(&losing));
+    let url = postgres.url().replace(&format!(":{port}/"), &format!(":{}/", proxy.port));
+    let nodes = [node(&redis, &url).await, node(&redis, &url).await];
+    set_policy(&nodes[0], "stock:*", strong(0, CEILING)).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    losing.left.store(60, Ordering::SeqCst);
+    let totals: Arc<Vec<AtomicI64>> = Arc::new((0..COUNTERS).map(|_| AtomicI64::new(0)).collect());
+    let left = Arc::new(AtomicU64::new(3_000));
+    let tasks: Vec<_> = (0..16)
+        .map(|seed| {
+            let node = Arc::clone(&nodes[seed as usize % 2]);
+            tokio::spawn(count(node, seed, Arc::clone(&totals), Arc::clone(&left)))
+        })
+        .collect();
+    for at in [2_400, 1_600, 800] {
+        while left.load(Ordering::SeqCst) > at {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        postgres = tokio::task::spawn_blocking(move || {
+            postgres.restart();
+            postgres
+        })
+        .await
+        .unwrap();
+    }
+    let (mut accepted, mut repeated) = (0, 0);
+    for task in tasks {
+        let (more, again) = task.await.unwrap();
+        (accepted, repeated) = (accepted + more, repeated + again);
+    }
+    let lost = losing.lost.load(Ordering::SeqCst);
+    println!("{accepted} accepted, {repeated} heard their first outcome again, {lost} answers lost");
+    assert!(accepted > 500 && lost >= 10 && repeated > 0, "{accepted} {lost} {repeated}");
+    let client = connect(&postgres.url()).await;
+    for (place, total) in totals.iter().enumerate() {
+        let key = format!("stock:{place}").into_bytes();
+        let row = client.query_one("SELECT value FROM counter_strong WHERE counter_key = $1", &[&key]).await;
+        assert_eq!(row.unwrap().get::<_, i64>(0), total.load(Ordering::SeqCst), "stock:{place}");
+    }
+}
