@@ -340,6 +340,10 @@ impl External {
         let (mut strong, mut others) = (Vec::new(), Vec::new());
         for unit in units {
             match unit.is_strong(&policies) {
+                Some(true) if unit.is_of_session() => {
+                    let why = "a producer's session is not for strong counters, nothing was changed; use request ids";
+                    unit.answer(Answer::Unavailable(Unavailable::Unsupported(why.to_owned())));
+                }
                 Some(true) => strong.push(unit),
                 Some(false) => others.push(unit),
                 None => unit.answer(Answer::Refused(Refusal::CrossSlot)),

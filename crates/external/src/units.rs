@@ -194,6 +194,11 @@ impl Unit {
         self.batch().requests[self.range()].iter().any(|request| request.action.is_write())
     }
 
+    /// Whether it is, or has in it, what a producer's session asks.
+    pub(crate) fn is_of_session(&self) -> bool {
+        self.groups().iter().any(|group| matches!(group.kind, GroupKind::Session { .. }))
+    }
+
     /// Whether its counters are to be strong; `None` where some are and some are not.
     pub(crate) fn is_strong(&self, policies: &Policies) -> Option<bool> {
         let is_strong =

@@ -152,6 +152,12 @@ async fn strong_counters_lie_in_rows() {
         batch.group(0, GroupKind::Atomic);
     });
     assert!(mixed.await.unwrap().iter().all(|reply| reply.refusal == Some(Refusal::CrossSlot)));
+    let session = ask(&one, |batch| {
+        let producer = batch.intern(b"p");
+        batch.push(b"stock:1", Action::Add(Add::plain(1)));
+        batch.group(0, GroupKind::Session { producer, epoch: 1, sequence: 1 });
+    });
+    assert!(session.await.unwrap_err().to_string().contains("producer's session"));
     let refused = set_policy(&one, "like*", strong(0, 10)).await.unwrap_err().to_string();
     assert!(refused.contains("1 counters of this pattern lie in Redis"), "{refused}");
     let refused = set_policy(&one, "stock:*", None).await.unwrap_err().to_string();

@@ -14,6 +14,7 @@ mod lost_answers;
 mod once;
 mod serving;
 mod settings;
+mod strong;
 
 use std::process::Command;
 
