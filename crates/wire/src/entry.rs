@@ -743,6 +743,7 @@ mod tests {
             audit_ms: Some(86_400_000),
             rollups: Declared::new(&[vec!["day".into()], vec!["tenant".into(), "day".into()]]).unwrap(),
             rollups_kept: CellsKept::new([("minute", 60_000), ("year", u64::MAX)]).unwrap(),
+            strong: true,
         };
         vec![
             Effect::Define { id: 1, key, cell: None, has_body: false },
