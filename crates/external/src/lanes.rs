@@ -27,6 +27,7 @@ use crate::external::Options;
 use crate::groups::{self, GROUPS};
 use crate::masters::{Links, Map, Said, said, within};
 use crate::retry::{Budget, full_jitter};
+use crate::stripes::Stripes;
 use crate::units::{Answer, REQUESTS_PER_CALL_MAX, Unit};
 use crate::wholes::{Heard, OwnTerms, WholeCall, Wholes};
 
@@ -44,6 +45,8 @@ pub(crate) struct Lanes {
     links: Links,
     epoch: RwLock<Arc<str>>,
     pub(crate) policies: RwLock<Arc<Policies>>,
+    /// Which counters are spread over several groups.
+    pub(crate) stripes: RwLock<Arc<Stripes>>,
     map: RwLock<Arc<Map>>,
     /// When the map was last asked for.
     mapped: Mutex<Option<Instant>>,
@@ -158,6 +161,7 @@ impl Lanes {
             links,
             epoch: RwLock::new(epoch.into()),
             policies: RwLock::default(),
+            stripes: RwLock::default(),
             map: RwLock::new(Arc::new(map)),
             mapped: Mutex::new(None),
             waiting: Mutex::new((0..GROUPS).map(|_| VecDeque::new()).collect()),
@@ -184,6 +188,11 @@ impl Lanes {
 
     pub(crate) fn map(&self) -> Arc<Map> {
         Arc::clone(&self.map.read())
+    }
+
+    /// Any number.
+    pub(crate) fn draw(&self) -> u64 {
+        self.chance.lock().random()
     }
 
     /// Ends all rounds. Who waits hears that the outcome is unknown.

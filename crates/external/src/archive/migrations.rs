@@ -118,6 +118,13 @@ const MIGRATIONS: &[&str] = &[
         updated_at TIMESTAMPTZ NOT NULL DEFAULT now()
     );
     ",
+    // Counters in stripes whose totals are to be added up again, and the newest event of them.
+    "
+    CREATE TABLE counter_dirty (
+        counter_key BYTEA PRIMARY KEY,
+        event_id BIGINT NOT NULL
+    );
+    ",
 ];
 
 /// Brings the tables up to date. Returns how many migrations that took.

@@ -88,6 +88,9 @@ pub struct Set {
     /// Tell what is rolled up by day, or another time, apart for so long, like day=365d; for ever where nothing is said
     #[arg(long = "rollup-keep", value_name = "NAME=DURATION", value_parser = kept)]
     rollup_keep: Vec<(String, u64)>,
+    /// Spread counters over so many places in Redis: 1 to 64, a power of two; for plain sums
+    #[arg(long, value_name = "N")]
+    stripes: Option<u16>,
     /// Print nothing; the exit code says how it went
     #[arg(short, long, conflicts_with = "json")]
     quiet: bool,
@@ -210,7 +213,7 @@ impl Command {
                     "min": set.min, "max": set.max, "saturate": set.saturate, "ttlMs": set.ttl, "disabled": set.disabled,
                     "kind": set.time.kind(), "window": set.time.window(), "limit": set.limit, "soft": set.soft,
                     "history": set.history.body(), "lateness": set.time.lateness, "audit": set.audit.map(duration_text),
-                    "rollups": set.rollups(), "rollupKeep": set.rollup_keep(),
+                    "rollups": set.rollups(), "rollupKeep": set.rollup_keep(), "stripes": set.stripes,
                 });
                 print(&Vec::from_iter(set.one.call::<Policy>("PUT", Some(body))?.filter(|_| !set.quiet)))
             }
@@ -262,6 +265,7 @@ struct Policy {
     rollups: Vec<Vec<String>>,
     #[serde(default)]
     rollup_keep: BTreeMap<String, String>,
+    stripes: Option<u16>,
 }
 
 /// How long what a value was stays known.
@@ -339,6 +343,10 @@ impl Policy {
         let counts = window.map_or_else(|| kind.to_owned(), |window| format!("{kind}, {window}"));
         let rollups = self.rollups.iter().map(|names| names.join(","));
         let counts = rollups.fold(counts, |counts, names| format!("{counts} by {names}"));
+        let counts = match self.stripes {
+            Some(stripes) => format!("{counts} in {stripes} stripes"),
+            None => counts,
+        };
         let soft = if self.soft { " soft" } else { "" };
         let limit = format!("{}{soft}", number(self.limit));
         vec![self.pattern(), min, max, above.to_owned(), ttl, writes.to_owned(), counts, limit]
@@ -367,6 +375,7 @@ impl Policy {
         line.extend(self.audit.as_ref().map(|kept| format!("  audit {kept}")));
         line.extend(self.rollups.iter().map(|names| format!("  rollup {}", names.join(","))));
         line.extend(self.rollup_keep.iter().map(|(name, kept)| format!("  rollup-keep {name}={kept}")));
+        line.extend(self.stripes.map(|stripes| format!("  stripes {stripes}")));
         for (name, is_set) in [("saturate", self.saturate), ("disabled", self.disabled), ("soft", self.soft)]
         {
             if is_set {

@@ -576,6 +576,10 @@ pub struct PolicyReply {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(value_type = Option<BTreeMap<String, DurationSchema>>, nullable = false, example = json!({"day": "365d"}))]
     rollup_keep: BTreeMap<&'static str, String>,
+    /// Over how many places a counter is spread.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    stripes: Option<u16>,
 }
 
 pub(super) fn is_not(flag: &bool) -> bool {
@@ -605,6 +609,7 @@ impl PolicyReply {
                 declared.rollups().map(|names| names.into_iter().map(str::to_owned).collect()).collect()
             }),
             rollup_keep: policy.rollups_kept.iter().map(|(name, ms)| (name, duration_text(ms))).collect(),
+            stripes: policy.stripes,
         }
     }
 }

@@ -561,6 +561,10 @@ pub struct PolicyBody {
     /// What is older has the empty value there.
     #[schema(value_type = Option<BTreeMap<String, DurationSchema>>, example = json!({"day": "365d"}))]
     pub rollup_keep: Option<BTreeMap<String, Ms<Lasting>>>,
+    /// Over how many places a counter is spread, for counters that are written too often for one: a power of two. Only for plain sums, and
+    /// only where counters lie in Redis.
+    #[schema(minimum = 1, maximum = 64)]
+    pub stripes: Option<u16>,
 }
 
 impl PolicyBody {
@@ -600,7 +604,7 @@ impl PolicyBody {
             return Err(BodyError::field("rollups", "are for sums and windows, not for `kind` unique"));
         }
         let rollups_kept = self.rollups_kept(rollups.as_ref())?;
-        Ok(Policy {
+        let policy = Policy {
             min,
             max,
             saturate: self.saturate,
@@ -615,7 +619,12 @@ impl PolicyBody {
             audit_ms: self.audit.map(Kept::to_ms).transpose()?,
             rollups,
             rollups_kept,
-        })
+            stripes: self.stripes,
+        };
+        match policy.stripes_problem() {
+            Some(problem) => Err(BodyError::field("stripes", problem)),
+            None => Ok(policy),
+        }
     }
 
     fn rollups_kept(&self, rollups: Option<&Declared>) -> Result<CellsKept, BodyError> {
