@@ -35,6 +35,9 @@ use crate::wholes::{Heard, OwnTerms, WholeCall, Wholes};
 const REQUESTS_PER_ROUND_MAX: usize = 16_384;
 /// How long a master waits for its replicas. Less than an attempt may last.
 const REPLICAS_TIMEOUT: Duration = Duration::from_millis(500);
+/// When what is written of whole counters has so many bytes, the other groups wait for the next round: it must be there and back in
+/// the time of an attempt.
+const WHOLE_BYTES_PER_ROUND: usize = 8 << 20;
 /// At least so long lies between two looks at where the slots are.
 const MAP_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -382,8 +385,19 @@ impl Lanes {
             id_window_ms: self.options.id_window_ms,
             policies: Arc::clone(&self.policies.read()),
         };
-        let wholes = map.groups_of(address).filter_map(|group| self.wholes.take(group, call_end, terms));
-        calls.extend(wholes.map(Call::Whole));
+        // Each round begins with another group, since bodies may fill it before all have had their turn.
+        let groups: Vec<u16> = map.groups_of(address).collect();
+        let first = self.facts.rounds.load(Ordering::Relaxed) as usize % groups.len().max(1);
+        let mut bytes = 0;
+        for group in groups[first..].iter().chain(&groups[..first]) {
+            if bytes > WHOLE_BYTES_PER_ROUND {
+                break;
+            }
+            if let Some(call) = self.wholes.take(*group, call_end, terms) {
+                bytes += call.bytes();
+                calls.push(Call::Whole(call));
+            }
+        }
         calls
     }
 

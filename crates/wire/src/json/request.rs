@@ -563,8 +563,8 @@ pub struct PolicyBody {
     pub rollup_keep: Option<BTreeMap<String, Ms<Lasting>>>,
     /// Over how many places a counter is spread, for counters that are written too often for one: a power of two. Only for plain sums, and
     /// only where counters lie in Redis.
-    #[schema(minimum = 1, maximum = 64)]
-    pub stripes: Option<u16>,
+    #[schema(value_type = Option<u16>, minimum = 1, maximum = 64)]
+    pub stripes: Option<Integer>,
 }
 
 impl PolicyBody {
@@ -619,7 +619,8 @@ impl PolicyBody {
             audit_ms: self.audit.map(Kept::to_ms).transpose()?,
             rollups,
             rollups_kept,
-            stripes: self.stripes,
+            // What is no number of stripes is none that is allowed either.
+            stripes: self.stripes.map(|stripes| u16::try_from(stripes.0).unwrap_or(0)),
         };
         match policy.stripes_problem() {
             Some(problem) => Err(BodyError::field("stripes", problem)),
@@ -846,7 +847,14 @@ mod tests {
             let late = policy(&format!(r#"{{"kind":"window","lateness":{lateness}}}"#));
             assert_eq!(late.unwrap().lateness_ms, Some(expected));
         }
+        assert_eq!(policy(r#"{"stripes":16}"#).unwrap().stripes, Some(16));
         for (body, named) in [
+            (r#"{"stripes":0}"#, "`stripes`: is a power of two from 1 to 64"),
+            (r#"{"stripes":65552}"#, "`stripes`: is a power of two from 1 to 64"),
+            (r#"{"stripes":48}"#, "`stripes`: is a power of two from 1 to 64"),
+            (r#"{"stripes":2,"max":5}"#, "`stripes`: does not go with `min` or `max`"),
+            (r#"{"stripes":2,"ttlMs":5}"#, "`stripes`: does not go with `ttlMs`"),
+            (r#"{"stripes":2,"kind":"unique"}"#, "`stripes`: is for plain sums"),
             (
                 r#"{"kind":"window","lateness":"10"}"#,
                 "`lateness`: invalid value: string \"10\", expected a duration",
