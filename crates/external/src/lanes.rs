@@ -27,7 +27,7 @@ use crate::external::Options;
 use crate::groups::{self, GROUPS};
 use crate::masters::{Links, Map, Said, said, within};
 use crate::retry::{Budget, full_jitter};
-use crate::stripes::Stripes;
+use crate::stripes::{Stripes, stripe_in};
 use crate::units::{Answer, REQUESTS_PER_CALL_MAX, Unit};
 use crate::wholes::{Heard, OwnTerms, WholeCall, Wholes};
 
@@ -565,8 +565,11 @@ impl Lanes {
         let Some(snapshot) = self.snapshot.clone().filter(|_| unit.may_be_older()) else { return Some(unit) };
         let (lanes, why) = (Arc::clone(self), why.cloned());
         tokio::spawn(async move {
-            let keys: Vec<Vec<u8>> = unit.range().map(|index| unit.batch().key(index).to_vec()).collect();
-            let seen = snapshot.read(&keys).await;
+            let place = |index: usize| {
+                let key = unit.batch().key(index);
+                (key.to_vec(), stripe_in(key, unit.group))
+            };
+            let seen = snapshot.read(&unit.range().map(place).collect::<Vec<_>>()).await;
             let now_ms = unit.time_ms();
             let stale_ms = |seen: &Seen| now_ms.saturating_sub(seen.as_of_ms).max(1);
             let answer = match seen {

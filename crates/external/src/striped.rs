@@ -165,6 +165,7 @@ impl Striped {
         mut draw: impl FnMut() -> u64,
     ) -> (Striped, Sent) {
         let (mut sent, mut parts) = (Sent::default(), Vec::new());
+        sent.batch.freshness = asked.freshness;
         let mut places = Vec::with_capacity(asked.requests.len());
         for index in 0..asked.requests.len() {
             places.push(sent.batch.requests.len());
@@ -245,20 +246,25 @@ impl Striped {
     }
 
     /// What the requests are told, by what the stripes have answered; how far behind each may be.
-    pub(crate) fn put_together(&self, replies: &[Reply], totals: &TotalsSeen) -> (Vec<Reply>, Vec<u64>) {
+    pub(crate) fn put_together(&self, done: &Batch, totals: &TotalsSeen) -> (Vec<Reply>, Vec<u64>) {
+        let replies = &done.replies;
+        let behind_ms = |place: &usize| done.staleness_ms(*place);
         let unknown = || Reply { refusal: Some(Refusal::OutcomeUnknown), ..Reply::state(None) };
         let at = |place: usize| replies.get(place).cloned().unwrap_or_else(unknown);
         let told = |(index, part): (usize, &Part)| match part {
-            Part::Plain(place) => (at(*place), 0),
+            Part::Plain(place) => (at(*place), behind_ms(place)),
             Part::Refused(refusal) => (Reply { refusal: Some(*refusal), ..Reply::state(None) }, 0),
             Part::Summed(places) => {
                 let looks: Vec<Reply> = places.iter().map(|(_, place)| at(*place)).collect();
                 if let Some(refused) = looks.iter().find(|reply| reply.refusal.is_some()) {
                     return (refused.clone(), 0);
                 }
-                totals
-                    .put(self.asked.key(index), values(places.iter().map(|(distance, _)| *distance), &looks));
-                (summed(&looks), 0)
+                let stale_ms = places.iter().map(|(_, place)| behind_ms(place)).max().unwrap_or(0);
+                if stale_ms == 0 {
+                    let distances = places.iter().map(|(distance, _)| *distance);
+                    totals.put(self.asked.key(index), values(distances, &looks));
+                }
+                (summed(&looks), stale_ms)
             }
             Part::Added { place, distance, looks } => {
                 let others: Vec<Reply> = looks.iter().map(|(_, place)| at(*place)).collect();

@@ -161,6 +161,11 @@ fn number_of_id(key: &[u8], id: &[u8], index: u32) -> u128 {
     IdentityKey([0; 16]).identity(0, key, id, index)
 }
 
+/// The group that a stripe lies in, by its number in the archive.
+pub(crate) fn group_of_stripe(key: &[u8], stripe: i32) -> u16 {
+    (group(key) + u16::try_from(stripe).unwrap_or(0) % GROUPS) % GROUPS
+}
+
 /// Which stripe of its counter a cell is that lies in this group.
 pub(crate) fn stripe_in(key: &[u8], found_in: u16) -> u16 {
     (found_in + GROUPS - group(key)) % GROUPS
@@ -224,6 +229,7 @@ mod tests {
                 (before.of_id(b"hot:1", id.as_bytes(), 0), after.of_id(b"hot:1", id.as_bytes(), 0));
             assert!(was == is || after.before_of_id(b"hot:1", id.as_bytes(), 0).contains(&was));
             assert_eq!(stripe_in(b"hot:1", after.group(is)), is);
+            assert_eq!(group_of_stripe(b"hot:1", i32::from(is)), after.group(is));
         }
     }
 }

@@ -83,12 +83,12 @@ impl External {
     }
 
     /// Sends requests to the groups that they are for, and waits for what they are told.
-    async fn ask(&self, sent: Sent, now_ms: u64) -> Result<Vec<Reply>, Unavailable> {
+    async fn ask(&self, sent: Sent, now_ms: u64) -> Result<Batch, Unavailable> {
         let (tell, told) = oneshot::channel();
         let Sent { batch, groups } = sent;
         let finished = move |batch: Batch, result: Result<u64, Unavailable>| {
             // Nobody may be left to hear it.
-            let _ = tell.send(result.map(|_| batch.replies));
+            let _ = tell.send(result.map(|_| batch));
         };
         self.send(batch, now_ms, Box::new(finished), |_, index| groups[index]);
         told.await.unwrap_or_else(|_| Err(Unavailable::Unreadable("the node is stopping".into())))
@@ -100,9 +100,9 @@ impl External {
         let mut found: HashMap<usize, Result<u16, Refusal>> = HashMap::new();
         if !of.is_empty() {
             match self.ask(claims, now_ms).await {
-                Ok(replies) => of
+                Ok(claimed) => of
                     .into_iter()
-                    .zip(replies)
+                    .zip(claimed.replies)
                     .for_each(|(claim, reply)| hear_claim(&mut found, claim, &reply)),
                 Err(why) => return Asked { batch, told: Err(why), late: Vec::new() },
             }
@@ -110,12 +110,12 @@ impl External {
         let draw = || self.lanes.draw();
         let (striped, sent) = Striped::taken_apart(batch, layouts, &found, &self.totals, draw);
         let now_ms = now_ms.saturating_add(began.elapsed().as_millis() as u64);
-        let replies = self.ask(sent, now_ms).await;
+        let done = self.ask(sent, now_ms).await;
         let mut late = Vec::new();
-        let told = replies.map(|replies| {
-            late = striped.late(&replies);
+        let told = done.map(|done| {
+            late = striped.late(&done.replies);
             late.retain(|index| striped.layout(*index).is_some() && !found.contains_key(index));
-            striped.put_together(&replies, &self.totals)
+            striped.put_together(&done, &self.totals)
         });
         Asked { batch: striped.asked, told, late }
     }

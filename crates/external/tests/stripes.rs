@@ -12,7 +12,7 @@ use quipu_counting::{
     Action, Add, Batch, Condition, Counters, Expiry, ListOrder, Listing, Policy, Refusal, Reply, Selector,
     Set, Unavailable,
 };
-use quipu_external::archive::{Flusher, FlusherOptions};
+use quipu_external::archive::{Archive, Flusher, FlusherOptions};
 use quipu_external::{External, Options};
 use support::postgres::Postgres;
 use support::{Cluster, Losing, PATIENCE, Proxy, Server};
@@ -258,4 +258,41 @@ async fn stripes_come_to_the_tables_and_are_added_up() {
     assert_eq!(number(gone).await, Some(0));
     let other = "SELECT total_value FROM counter_total_snapshot WHERE counter_key = 'hot:b'";
     assert_eq!(number(other).await, Some(21));
+}
+
+/// A Redis that has lost everything gets its stripes back, each where it was, with their ids.
+#[tokio::test(flavor = "multi_thread")]
+async fn stripes_are_rebuilt_from_the_tables() {
+    let (server, postgres) = (Server::start(), Postgres::start());
+    let archive = Arc::new(Archive::new(&postgres.url()).unwrap());
+    let external =
+        External::open_before(&server.url(), Some(Arc::clone(&archive)), Options::default()).await.unwrap();
+    let options = FlusherOptions { interval: Duration::from_millis(20), ..FlusherOptions::default() };
+    let flusher = Arc::new(Flusher::over(Arc::clone(&external), archive, options));
+    let _tasks = flusher.start();
+    stripe(&external, Some(16)).await;
+    let add_all = async || {
+        for number in 0..100 {
+            add_once(&external, "hot:a", &format!("id {number}")).await;
+        }
+    };
+    add_all().await;
+    assert_eq!(value(&external, "hot:a").await, 100);
+    let (client, connection) = tokio_postgres::connect(&postgres.url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let flushed = async || -> (i64, i64) {
+        let both = "SELECT (SELECT count(*) FROM counter_idempotency),
+            (SELECT count(*) FROM counter_policies WHERE '~16:hot:*'::bytea = ANY (fields) AND '=hot:*'::bytea = ANY (fields))";
+        let row = client.query_one(both, &[]).await.unwrap();
+        (row.get(0), row.get(1))
+    };
+    let begin = Instant::now();
+    while flushed().await != (100, 1) {
+        assert!(begin.elapsed() < PATIENCE, "everything comes to the tables");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    redis::cmd("FLUSHALL").exec(&mut server.connection()).unwrap();
+    add_all().await;
+    assert_eq!(value(&external, "hot:a").await, 100, "every id was recognized");
+    assert!((8..=16).contains(&stripes_of(&[&server], "hot:a")));
 }

@@ -560,15 +560,21 @@ impl Flusher {
                 asked.iter().map(|(_, (change, _))| change.cell.version as i64).collect();
             let births: Vec<i64> = asked.iter().map(|(_, (change, _))| change.cell.birth as i64).collect();
             let insert = "INSERT INTO counter_idempotency
-                    (counter_key, request_id, request_index, fingerprint, delta, value, version, birth, created_at)
-                SELECT key, id, place, print::numeric, delta::numeric, value, version, birth, now()
+                    (counter_key, request_id, request_index, fingerprint, delta, value, version, birth, shard_id,
+                    created_at)
+                SELECT key, id, place, print::numeric, delta::numeric, value, version, birth, stripe, now()
                 FROM unnest($1::bytea[], $2::bytea[], $3::bigint[], $4::text[], $5::text[], $6::bigint[],
-                    $7::bigint[], $8::bigint[]) AS given (key, id, place, print, delta, value, version, birth)
-                ON CONFLICT (counter_key, request_id, request_index) DO UPDATE SET
+                    $7::bigint[], $8::bigint[], $9::int[])
+                    AS given (key, id, place, print, delta, value, version, birth, stripe)
+                ON CONFLICT (counter_key, request_id, request_index, shard_id) DO UPDATE SET
                     fingerprint = excluded.fingerprint, delta = excluded.delta, value = excluded.value,
                     version = excluded.version, birth = excluded.birth, created_at = excluded.created_at";
-            rows.execute(insert, &[&keys, &ids, &indexes, &prints, &deltas, &values, &versions, &births])
-                .await?;
+            let stripes: Vec<i32> = keys.iter().map(|key| i32::from(stripe_in(key, group))).collect();
+            rows.execute(
+                insert,
+                &[&keys, &ids, &indexes, &prints, &deltas, &values, &versions, &births, &stripes],
+            )
+            .await?;
         }
         if self.options.keeps_log {
             let keys: Vec<&[u8]> = changes.iter().map(|change| &change.key[..]).collect();

@@ -124,6 +124,11 @@ const MIGRATIONS: &[&str] = &[
         counter_key BYTEA PRIMARY KEY,
         event_id BIGINT NOT NULL
     );
+    -- Ids lie with their stripe.
+    ALTER TABLE counter_idempotency ADD COLUMN shard_id INT NOT NULL DEFAULT 0;
+    ALTER TABLE counter_idempotency DROP CONSTRAINT uk_counter_req;
+    ALTER TABLE counter_idempotency
+        ADD CONSTRAINT uk_counter_req UNIQUE (counter_key, request_id, request_index, shard_id);
     ",
 ];
 
