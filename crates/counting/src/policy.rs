@@ -46,9 +46,44 @@ pub struct Policy {
     pub rollups_kept: CellsKept,
     /// Of a deployment in which counters are not strong by themselves: these are.
     pub strong: bool,
+    /// Over how many places a counter is spread, where the deployment can do that: a power of two up to [`STRIPES_MAX`].
+    pub stripes: Option<u16>,
 }
 
+/// What who asks for stripes is told where there are none.
+pub const NOT_STRIPED_HERE: &str =
+    "striped counters need a deployment on Redis (--backend); nothing was changed, leave `stripes` out";
+/// The most stripes of a counter.
+pub const STRIPES_MAX: u16 = 64;
+
 impl Policy {
+    /// Whether counters are spread over several places.
+    pub fn is_striped(&self) -> bool {
+        self.stripes.is_some_and(|stripes| stripes > 1)
+    }
+
+    /// What is wrong with its stripes, if anything: what needs the whole value for a decision does not go with them.
+    pub fn stripes_problem(&self) -> Option<&'static str> {
+        let stripes = self.stripes?;
+        match () {
+            () if !stripes.is_power_of_two() || stripes > STRIPES_MAX => {
+                Some("is a power of two from 1 to 64")
+            }
+            () if stripes == 1 => None,
+            () if self.min.is_some() || self.max.is_some() => {
+                Some("does not go with `min` or `max`: nobody sees the whole value when something is added")
+            }
+            () if self.strong => Some("does not go with `consistency`: strong counters lie in one row"),
+            () if self.ttl_ms.is_some() => {
+                Some("does not go with `ttlMs`: stripes are born at different times")
+            }
+            () if Limits::from(self).is_for_whole || self.limit.is_some() => {
+                Some("is for plain sums, without history, audit, roll-ups and limits")
+            }
+            () => None,
+        }
+    }
+
     /// Whose days and hours are meant where nothing else is said.
     pub fn zone(&self) -> Zone {
         match self.window.as_ref().map(|keeping| &keeping.frame) {

@@ -373,6 +373,9 @@ impl Counters for Engine {
     }
 
     fn set_policy(&self, pattern: &[u8], policy: Option<Policy>, now_ms: u64) -> Result<bool, Unavailable> {
+        if policy.as_ref().is_some_and(Policy::is_striped) {
+            return Err(Unavailable::Unsupported(quipu_counting::policy::NOT_STRIPED_HERE.into()));
+        }
         let mut said = Vec::new();
         entry::put_policy(&mut said, pattern, policy.as_ref());
         let room = 1024 + said.len();

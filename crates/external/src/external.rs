@@ -1,7 +1,7 @@
 //! Counters in Redis, as the fronts see them.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -26,14 +26,16 @@ use crate::masters::{Links, Map, is_said_by_server};
 use crate::policies::{self, PoliciesError};
 use crate::retry::BudgetSettings;
 use crate::standing::{Named, Standing};
+use crate::striped::TotalsSeen;
+use crate::stripes::Stripes;
 use crate::strong::Strong;
-use crate::units::{Answer, Unit, split, unsupported};
+use crate::units::{Answer, Unit, split_over, unsupported};
 use crate::walks::Walk;
 
 /// At least so long lies between two looks.
 const DOUBT_PAUSE: Duration = Duration::from_millis(50);
 /// How often policies and masters are looked at.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+pub(crate) const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// The consumer group of the streams of changes.
 const FLUSHERS: &str = "quipu";
 
@@ -129,7 +131,7 @@ struct Problem {
 
 /// Counters in Redis or Valkey.
 pub struct External {
-    lanes: Arc<Lanes>,
+    pub(crate) lanes: Arc<Lanes>,
     /// For what is not a call: a long walk must not fail others.
     links: Arc<Links>,
     /// The PostgreSQL behind it, if there is one.
@@ -138,6 +140,10 @@ pub struct External {
     strong: Option<Arc<Strong>>,
     /// The version of the policies that hold.
     version: Mutex<u64>,
+    /// What stripes had a moment ago.
+    pub(crate) totals: TotalsSeen,
+    /// Itself, for what goes on after a call.
+    own: Weak<External>,
     /// Why not everything can be counted, if not.
     problem: Mutex<Option<Problem>>,
     handle: Handle,
@@ -166,7 +172,9 @@ impl External {
         let snapshot = archive.clone().map(|archive| Arc::new(Snapshot::new(archive)));
         let lanes = Lanes::new(options.clone(), Links::new(url, options.timeout)?, epoch, map, snapshot);
         let strong = archive.as_ref().map(|archive| Strong::start(Arc::clone(archive), &options));
-        let external = Arc::new(External {
+        let external = Arc::new_cyclic(|own| External {
+            own: own.clone(),
+            totals: TotalsSeen::default(),
             lanes: Arc::new(lanes),
             links,
             archive,
@@ -289,12 +297,17 @@ impl External {
         self.lanes.map()
     }
 
+    /// Which counters are spread over several groups.
+    pub(crate) fn stripes(&self) -> Arc<Stripes> {
+        Arc::clone(&self.lanes.stripes.read())
+    }
+
     /// Where a group is now.
     pub(crate) fn master_of(&self, group: u16) -> Option<String> {
         self.lanes.map().of_group(group).map(str::to_owned)
     }
 
-    async fn look_at_policies(&self) -> Result<(), PoliciesError> {
+    pub(crate) async fn look_at_policies(&self) -> Result<(), PoliciesError> {
         let map = self.lanes.map();
         let address = map.of_policies().ok_or_else(nobody)?;
         let answer = self.links.ask(address, &policies::version_command()).await?;
@@ -312,6 +325,8 @@ impl External {
         // Looks may overtake each other.
         if stored.version > *version {
             *version = stored.version;
+            // Readers must know of stripes before writers use them.
+            *self.lanes.stripes.write() = Arc::new(stored.stripes);
             *self.lanes.policies.write() = Arc::new(stored.policies);
         }
     }
@@ -387,17 +402,37 @@ impl External {
         }))
     }
 
+    /// Has a batch done whose requests go to these groups. Called within the runtime.
+    pub(crate) fn send(
+        &self,
+        batch: Batch,
+        now_ms: u64,
+        finished: Finished,
+        group_of: impl Fn(&Batch, usize) -> u16,
+    ) {
+        let split = split_over(batch, now_ms, finished, group_of);
+        if let Some(counts) = split.counts {
+            let walk = self.walk(now_ms);
+            tokio::spawn(async move {
+                let counted = walk.aggregate(&Selector::new(b"*"), &Policies::default()).await;
+                counts.answer(counted.map(|aggregate| aggregate.totals().count));
+            });
+        }
+        self.lanes.add(self.take_strong(split.units));
+    }
+
     fn walk(&self, now_ms: u64) -> Walk {
         Walk {
             links: Arc::clone(&self.links),
             map: self.lanes.map(),
+            stripes: Arc::clone(&self.lanes.stripes.read()),
             timeout: self.lanes.options.timeout,
             now_ms,
         }
     }
 
     /// Waits for what Redis has to be asked about. Never called by a thread that serves others.
-    fn wait<T: Send + 'static>(
+    pub(crate) fn wait<T: Send + 'static>(
         &self,
         asked: impl Future<Output = Result<T, Unavailable>> + Send + 'static,
     ) -> Result<T, Unavailable> {
@@ -424,7 +459,7 @@ impl Drop for External {
 const WITHOUT_ARCHIVE: &str =
     "strong counters lie in rows of PostgreSQL, and there is none: start with --archive postgres://...";
 
-fn nobody() -> RedisError {
+pub(crate) fn nobody() -> RedisError {
     (ErrorKind::Client, "nobody has the slot").into()
 }
 
@@ -510,7 +545,7 @@ async fn refuse_remains(links: &Links, map: &Map) -> Result<(), OpenError> {
     Ok(())
 }
 
-fn unreachable(error: PoliciesError) -> Unavailable {
+pub(crate) fn unreachable(error: PoliciesError) -> Unavailable {
     Unavailable::NoLeader(format!("policies: {error}"))
 }
 
@@ -530,15 +565,17 @@ impl Counters for External {
             return;
         }
         let _inside = self.handle.enter();
-        let split = split(batch, now_ms, finished);
-        if let Some(counts) = split.counts {
-            let walk = self.walk(now_ms);
-            tokio::spawn(async move {
-                let counted = walk.aggregate(&Selector::new(b"*"), &Policies::default()).await;
-                counts.answer(counted.map(|aggregate| aggregate.totals().count));
-            });
+        let stripes = Arc::clone(&self.lanes.stripes.read());
+        if !stripes.is_empty()
+            && let Some(external) = self.own.upgrade()
+        {
+            let layouts = self.layouts(&batch, now_ms);
+            if !layouts.is_empty() {
+                external.finish_striped(batch, layouts, now_ms, finished);
+                return;
+            }
         }
-        self.lanes.add(self.take_strong(split.units));
+        self.send(batch, now_ms, finished, |batch, index| groups::group(batch.key(index)));
     }
 
     /// What was answered is what Redis made of it; when that is on a disk is Redis's business.
@@ -584,6 +621,8 @@ impl Counters for External {
                 "there are {POLICIES_MAX} policies, which is the most"
             )));
         }
+        let stripes = policy.as_ref().and_then(|policy| policy.stripes).unwrap_or(1);
+        self.note_stripes(pattern, stripes, now_ms)?;
         let stored = self.store(pattern, policy.as_ref());
         let was_there = self.wait(async move { stored.await.map_err(unreachable) })?;
         // In force when this returns.

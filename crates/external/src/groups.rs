@@ -77,11 +77,13 @@ pub(crate) fn id(group: u16, key: &[u8], index: u32, id: &[u8]) -> Vec<u8> {
         .concat()
 }
 
-/// The key of a cell, from its name in Redis.
-pub(crate) fn key_of_cell(name: &[u8]) -> Option<&[u8]> {
-    let rest = name.strip_prefix(b"{q")?;
+/// The group that a cell lies in and its key, from its name in Redis.
+pub(crate) fn place_of_cell(name: &[u8]) -> Option<(u16, &[u8])> {
+    let rest = name.strip_prefix(b"{")?;
     let close = rest.iter().position(|byte| *byte == b'}')?;
-    rest[close..].strip_prefix(b"}:c:")
+    let found = group(&rest[..close]);
+    let key = rest[close..].strip_prefix(b"}:c:")?;
+    (rest[..close] == *tag(found).as_bytes()).then_some((found, key))
 }
 
 #[cfg(test)]
@@ -103,9 +105,10 @@ mod tests {
 
     #[test]
     fn names_tell_keys_and_ids_apart() {
-        assert_eq!(key_of_cell(&cell(7, b"}:c:{x}")), Some(&b"}:c:{x}"[..]));
-        assert_eq!(key_of_cell(stream(7).as_bytes()), None);
-        assert_eq!(key_of_cell(&id(7, b"a", 0, b"b")), None);
+        assert_eq!(place_of_cell(&cell(7, b"}:c:{x}")), Some((7, &b"}:c:{x}"[..])));
+        assert_eq!(place_of_cell(b"{other}:c:x"), None, "it is somebody else's");
+        assert_eq!(place_of_cell(stream(7).as_bytes()), None);
+        assert_eq!(place_of_cell(&id(7, b"a", 0, b"b")), None);
         assert_ne!(id(7, b"a", 0, b"b:c"), id(7, b"a:0:b", 0, b"c"));
         assert_ne!(id(7, b"a", 1, b"0:b"), id(7, b"a", 10, b"b"));
     }

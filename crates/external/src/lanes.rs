@@ -27,6 +27,7 @@ use crate::external::Options;
 use crate::groups::{self, GROUPS};
 use crate::masters::{Links, Map, Said, said, within};
 use crate::retry::{Budget, full_jitter};
+use crate::stripes::{Stripes, stripe_in};
 use crate::units::{Answer, REQUESTS_PER_CALL_MAX, Unit};
 use crate::wholes::{Heard, OwnTerms, WholeCall, Wholes};
 
@@ -34,6 +35,9 @@ use crate::wholes::{Heard, OwnTerms, WholeCall, Wholes};
 const REQUESTS_PER_ROUND_MAX: usize = 16_384;
 /// How long a master waits for its replicas. Less than an attempt may last.
 const REPLICAS_TIMEOUT: Duration = Duration::from_millis(500);
+/// When what is written of whole counters has so many bytes, the other groups wait for the next round: it must be there and back in
+/// the time of an attempt.
+const WHOLE_BYTES_PER_ROUND: usize = 8 << 20;
 /// At least so long lies between two looks at where the slots are.
 const MAP_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -44,6 +48,8 @@ pub(crate) struct Lanes {
     links: Links,
     epoch: RwLock<Arc<str>>,
     pub(crate) policies: RwLock<Arc<Policies>>,
+    /// Which counters are spread over several groups.
+    pub(crate) stripes: RwLock<Arc<Stripes>>,
     map: RwLock<Arc<Map>>,
     /// When the map was last asked for.
     mapped: Mutex<Option<Instant>>,
@@ -158,6 +164,7 @@ impl Lanes {
             links,
             epoch: RwLock::new(epoch.into()),
             policies: RwLock::default(),
+            stripes: RwLock::default(),
             map: RwLock::new(Arc::new(map)),
             mapped: Mutex::new(None),
             waiting: Mutex::new((0..GROUPS).map(|_| VecDeque::new()).collect()),
@@ -184,6 +191,11 @@ impl Lanes {
 
     pub(crate) fn map(&self) -> Arc<Map> {
         Arc::clone(&self.map.read())
+    }
+
+    /// Any number.
+    pub(crate) fn draw(&self) -> u64 {
+        self.chance.lock().random()
     }
 
     /// Ends all rounds. Who waits hears that the outcome is unknown.
@@ -373,8 +385,19 @@ impl Lanes {
             id_window_ms: self.options.id_window_ms,
             policies: Arc::clone(&self.policies.read()),
         };
-        let wholes = map.groups_of(address).filter_map(|group| self.wholes.take(group, call_end, terms));
-        calls.extend(wholes.map(Call::Whole));
+        // Each round begins with another group, since bodies may fill it before all have had their turn.
+        let groups: Vec<u16> = map.groups_of(address).collect();
+        let first = self.facts.rounds.load(Ordering::Relaxed) as usize % groups.len().max(1);
+        let mut bytes = 0;
+        for group in groups[first..].iter().chain(&groups[..first]) {
+            if bytes > WHOLE_BYTES_PER_ROUND {
+                break;
+            }
+            if let Some(call) = self.wholes.take(*group, call_end, terms) {
+                bytes += call.bytes();
+                calls.push(Call::Whole(call));
+            }
+        }
         calls
     }
 
@@ -542,8 +565,11 @@ impl Lanes {
         let Some(snapshot) = self.snapshot.clone().filter(|_| unit.may_be_older()) else { return Some(unit) };
         let (lanes, why) = (Arc::clone(self), why.cloned());
         tokio::spawn(async move {
-            let keys: Vec<Vec<u8>> = unit.range().map(|index| unit.batch().key(index).to_vec()).collect();
-            let seen = snapshot.read(&keys).await;
+            let place = |index: usize| {
+                let key = unit.batch().key(index);
+                (key.to_vec(), stripe_in(key, unit.group))
+            };
+            let seen = snapshot.read(&unit.range().map(place).collect::<Vec<_>>()).await;
             let now_ms = unit.time_ms();
             let stale_ms = |seen: &Seen| now_ms.saturating_sub(seen.as_of_ms).max(1);
             let answer = match seen {

@@ -12,6 +12,7 @@
 //! | `units` | a batch in what must be decided together, and put together again |
 //! | `call` | what the function is asked for some of them, and what it answers |
 //! | `wholes` | counters that are more than a number, about which a node decides |
+//! | `stripes`, `striped`, `striping` | counters that are spread over several groups: which, what is asked of them, and how |
 //! | `lanes` | the rounds to each master, and what is asked again |
 //! | `masters` | where the groups are, and connections to there |
 //! | `breaker`, `retry` | when a master is left alone, and when it is asked again |
@@ -37,6 +38,9 @@ mod policies;
 mod retry;
 pub mod source;
 mod standing;
+mod striped;
+mod stripes;
+mod striping;
 mod strong;
 mod units;
 mod walks;

@@ -4,14 +4,18 @@
 //! The hash also has the epoch, which all markers must name. A hash that is gone is no reason to count without limits: what
 //! was known holds on.
 
+use quipu_counting::policy::STRIPES_MAX;
 use quipu_counting::{Policies, Policy};
 use quipu_wire::entry::{Reader, put_policy_value};
 use redis::{RedisResult, Value};
 
 use crate::groups::POLICIES;
+use crate::stripes::Stripes;
 
 /// Before a pattern, so that it is never one of the other fields.
 const PATTERN: u8 = b'=';
+/// Before a number of stripes, a colon and the pattern that had it. The value is when that was last set.
+const STRIPES: u8 = b'~';
 
 /// Why policies cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +32,8 @@ pub(crate) enum PoliciesError {
 pub(crate) struct Stored {
     pub(crate) version: u64,
     pub(crate) policies: Policies,
+    /// How many stripes patterns have had.
+    pub(crate) stripes: Stripes,
 }
 
 /// Asks for the version alone.
@@ -56,13 +62,19 @@ pub(crate) fn all_command() -> redis::Cmd {
 pub(crate) fn all(answer: &Value) -> Result<Stored, PoliciesError> {
     let fields: Vec<(Vec<u8>, Vec<u8>)> = redis::from_redis_value(answer.clone())
         .map_err(|error| PoliciesError::Malformed(error.to_string()))?;
-    let mut stored = Stored { version: 0, policies: Policies::default() };
+    let mut stored = Stored { version: 0, policies: Policies::default(), stripes: Stripes::default() };
     for (field, value) in fields {
         match field.split_first() {
             Some((&PATTERN, pattern)) => {
                 let policy = Reader::new(&value).policy();
                 let policy = policy.map_err(|error| PoliciesError::Malformed(error.to_string()))?;
                 stored.policies.set(pattern, Some(policy));
+            }
+            Some((&STRIPES, had)) => {
+                let noted = noted_stripes(had, &value);
+                let (number, pattern, set_at_ms) = noted
+                    .ok_or_else(|| PoliciesError::Malformed(String::from_utf8_lossy(&field).into_owned()))?;
+                stored.stripes.note(pattern, number, set_at_ms);
             }
             _ if field == b"version" => {
                 let text = String::from_utf8_lossy(&value);
@@ -77,6 +89,24 @@ pub(crate) fn all(answer: &Value) -> Result<Stored, PoliciesError> {
 /// The same from the fields as the archive keeps them: name, value, name, value.
 pub(crate) fn of_fields(fields: Vec<Vec<u8>>) -> Result<Stored, PoliciesError> {
     all(&Value::Array(fields.into_iter().map(Value::BulkString).collect()))
+}
+
+fn noted_stripes<'a>(had: &'a [u8], value: &[u8]) -> Option<(u16, &'a [u8], u64)> {
+    let colon = had.iter().position(|byte| *byte == b':')?;
+    let number: u16 = std::str::from_utf8(&had[..colon]).ok()?.parse().ok()?;
+    let is_number = number.is_power_of_two() && number <= STRIPES_MAX;
+    let set_at_ms = std::str::from_utf8(value).ok()?.parse().ok()?;
+    is_number.then_some((number, &had[colon + 1..], set_at_ms))
+}
+
+/// Notes that a pattern has so many stripes from now on, as far as anybody reads.
+pub(crate) fn stripes_pipeline(pattern: &[u8], stripes: u16, now_ms: u64) -> redis::Pipeline {
+    let mut pipeline = redis::pipe();
+    let field = [&[STRIPES], format!("{stripes}:").as_bytes(), pattern].concat();
+    pipeline.atomic();
+    pipeline.cmd("HSET").arg(POLICIES).arg(field).arg(now_ms);
+    pipeline.cmd("HINCRBY").arg(POLICIES).arg("version").arg(1);
+    pipeline
 }
 
 /// Stores or removes one, with a new version, as one.

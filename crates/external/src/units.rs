@@ -11,6 +11,7 @@ use quipu_counting::{
     Action, Batch, Freshness, Group, GroupKind, Policies, Refusal, Reply, Request, Unavailable,
 };
 
+#[cfg(test)]
 use crate::groups::group;
 
 /// The most requests of one call: what a master does meanwhile is this and nothing else.
@@ -113,8 +114,19 @@ pub(crate) fn guarded_until(batch: &Batch, group: &Group) -> usize {
     }
 }
 
-/// Takes a batch apart. What cannot be asked is answered at once.
+/// Takes a batch apart, whose counters lie where their keys say.
+#[cfg(test)]
 pub(crate) fn split(batch: Batch, now_ms: u64, finished: Finished) -> Split {
+    split_over(batch, now_ms, finished, |batch, index| group(batch.key(index)))
+}
+
+/// Takes a batch apart. What cannot be asked is answered at once.
+pub(crate) fn split_over(
+    batch: Batch,
+    now_ms: u64,
+    finished: Finished,
+    group_of: impl Fn(&Batch, usize) -> u16,
+) -> Split {
     let replies = vec![None; batch.requests.len()];
     let told = Mutex::new(Told { finished: Some(finished), replies, unavailable: None, older: Vec::new() });
     let member = Arc::new(Member { batch, now_ms, began: Instant::now(), told });
@@ -126,7 +138,7 @@ pub(crate) fn split(batch: Batch, now_ms: u64, finished: Finished) -> Split {
             counts.push(range.start);
             continue;
         }
-        let home = group(batch.key(range.start));
+        let home = group_of(batch, range.start);
         let unit = Unit {
             member: Arc::clone(&member),
             group: home,
@@ -136,7 +148,7 @@ pub(crate) fn split(batch: Batch, now_ms: u64, finished: Finished) -> Split {
             may_be_done: false,
             is_for_whole: false,
         };
-        if range.clone().any(|index| is_global(index) || group(batch.key(index)) != home) {
+        if range.clone().any(|index| is_global(index) || group_of(batch, index) != home) {
             unit.answer(Answer::Refused(Refusal::CrossSlot));
         } else {
             units.push(unit);

@@ -15,8 +15,10 @@ use quipu_counting::{
 use redis::{Pipeline, RedisResult, Value};
 
 use crate::call::stored_parts;
-use crate::groups::{self, key_of_cell};
+use crate::groups::{self, place_of_cell};
 use crate::masters::{Links, Map, is_said_by_server, within};
+use crate::striped::summed_cell;
+use crate::stripes::Stripes;
 
 /// About so many keys are looked at in one step of a walk over everything.
 const STEP: usize = 1_000;
@@ -31,6 +33,8 @@ const NUMBERS_BYTES: usize = 106;
 /// A counter that a walk came by.
 pub(crate) struct Seen {
     key: Vec<u8>,
+    /// The group that it lies in.
+    group: u16,
     cell: Cell,
     /// What it counts, if it has a body.
     kind: Option<Kind>,
@@ -54,6 +58,7 @@ enum Wanted {
 pub(crate) struct Walk {
     pub(crate) links: Arc<Links>,
     pub(crate) map: Arc<Map>,
+    pub(crate) stripes: Arc<Stripes>,
     pub(crate) timeout: std::time::Duration,
     pub(crate) now_ms: u64,
 }
@@ -97,36 +102,49 @@ impl Walk {
             else {
                 continue;
             };
-            let (Some(key), Some((cell, body))) = (key_of_cell(name), stored_parts(&stored)) else {
+            let (Some((group, key)), Some((cell, body))) = (place_of_cell(name), stored_parts(&stored))
+            else {
                 continue;
             };
             if cell.is_live(self.now_ms) && key.starts_with(prefix) {
                 let kind = body.and_then(Body::kind_of);
                 let body = body.filter(|_| wanted == Wanted::Bodies).and_then(Body::read).map(Arc::new);
-                found.push(Seen { key: key.to_vec(), cell, kind, body });
+                found.push(Seen { key: key.to_vec(), group, cell, kind, body });
             }
         }
         Ok((next, found))
     }
 
-    /// Passes all counters that begin with `prefix`; some may come twice.
+    /// Passes all counters that begin with `prefix`; some may come twice, but not those in stripes, which come last and as one.
     async fn all(
         &self,
         prefix: &[u8],
         wanted: Wanted,
         mut see: impl FnMut(Seen) -> Result<(), Unavailable>,
     ) -> Result<(), Unavailable> {
+        let mut striped: BTreeMap<Vec<u8>, BTreeMap<u16, Cell>> = BTreeMap::new();
+        let mut see_one = |seen: Seen| {
+            if self.stripes.is_empty() || self.stripes.widest(&seen.key) == 1 {
+                return see(seen);
+            }
+            striped.entry(seen.key).or_default().insert(seen.group, seen.cell);
+            Ok(())
+        };
         for address in self.map.masters() {
             let mut cursor = 0;
             loop {
                 let step = self.step(&address, cursor, STEP, prefix, wanted);
                 let (next, found) = step.await.map_err(failed)?;
-                found.into_iter().try_for_each(&mut see)?;
+                found.into_iter().try_for_each(&mut see_one)?;
                 if next == 0 {
                     break;
                 }
                 cursor = next;
             }
+        }
+        for (key, cells) in striped {
+            let (group, cell) = (groups::group(&key), summed_cell(cells.values()));
+            see(Seen { key, group, cell, kind: None, body: None })?;
         }
         Ok(())
     }
@@ -222,8 +240,7 @@ impl Walk {
         let mut totals: BTreeMap<u16, Totals> = BTreeMap::new();
         // Births are given out once in a group.
         let mut seen: HashSet<(u16, u64)> = HashSet::new();
-        let add = |Seen { key, cell, body, .. }: Seen| {
-            let group = groups::group(&key);
+        let add = |Seen { key, group, cell, body, .. }: Seen| {
             if !selector.selects(&key) || !seen.insert((group, cell.birth)) {
                 return Ok(());
             }

@@ -32,10 +32,10 @@
 //!             (flags: bits 0-5 refusal number, bit 6 existed, bit 7 exists)
 //! session  := epoch:v sequence:v refusal:1
 //! policy   := flags:1 [min:z] [max:z] [ttl_ms:v] [kind:1] [frame keep_ms:v] [limit:z] [history]
-//!             [more:v [audit_ms:v] [lateness_ms:v] [rollups] [keep_ms:v*6]]
+//!             [more:v [audit_ms:v] [lateness_ms:v] [rollups] [keep_ms:v*6] [stripes:v]]
 //!             (flags: 1 min, 2 max, 4 ttl, 8 saturate, 16 disabled, 32 kind, 64 window, 128 limit; of kind, bit 7: soft, bit 6: history,
 //!             bit 5: more; of more, bit 0: audit, bit 1: lateness, bit 2: rollups, bit 3: how long cells by minute, hour, day, week,
-//!             month and year are kept)
+//!             month and year are kept, bit 6: stripes)
 //! history  := minutes_ms:v hours_ms:v days_ms:v
 //! v = unsigned LEB128, z = zigzag LEB128; fixed numbers little-endian
 //! ```
@@ -396,6 +396,7 @@ pub fn put_policy_value(out: &mut Vec<u8>, policy: &Policy) {
         (policy.rollups.is_some(), POLICY_MORE_ROLLUPS),
         (!policy.rollups_kept.is_for_ever(), POLICY_MORE_KEPT),
         (policy.strong, POLICY_MORE_STRONG),
+        (policy.stripes.is_some(), POLICY_MORE_STRIPES),
     ];
     let more: u64 = more.into_iter().filter(|(is_there, _)| *is_there).map(|(_, bit)| bit).sum();
     let has_kind = policy.kind.is_some() || policy.soft || policy.history.is_some() || more != 0;
@@ -455,6 +456,9 @@ pub fn put_policy_value(out: &mut Vec<u8>, policy: &Policy) {
     if !policy.rollups_kept.is_for_ever() {
         policy.rollups_kept.to_ms().into_iter().for_each(|ms| put_varint(out, ms));
     }
+    if let Some(stripes) = policy.stripes {
+        put_varint(out, u64::from(stripes));
+    }
 }
 
 const POLICY_SOFT: u8 = 0x80;
@@ -465,8 +469,13 @@ const POLICY_MORE_LATENESS: u64 = 2;
 const POLICY_MORE_ROLLUPS: u64 = 4;
 const POLICY_MORE_KEPT: u64 = 8;
 const POLICY_MORE_STRONG: u64 = 16;
-const POLICY_MORE_ALL: u64 =
-    POLICY_MORE_AUDIT | POLICY_MORE_LATENESS | POLICY_MORE_ROLLUPS | POLICY_MORE_KEPT | POLICY_MORE_STRONG;
+const POLICY_MORE_STRIPES: u64 = 64;
+const POLICY_MORE_ALL: u64 = POLICY_MORE_AUDIT
+    | POLICY_MORE_LATENESS
+    | POLICY_MORE_ROLLUPS
+    | POLICY_MORE_KEPT
+    | POLICY_MORE_STRONG
+    | POLICY_MORE_STRIPES;
 
 /// Appends bytes behind their length.
 pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
@@ -690,6 +699,10 @@ impl<'a> Reader<'a> {
                 }
                 policy.rollups_kept = CellsKept::from_ms(kept);
             }
+            if more & POLICY_MORE_STRIPES != 0 {
+                let stripes = u16::try_from(self.varint()?);
+                policy.stripes = Some(stripes.map_err(|_| Malformed("stripes of a policy"))?);
+            }
         }
         Ok(policy)
     }
@@ -744,6 +757,7 @@ mod tests {
             rollups: Declared::new(&[vec!["day".into()], vec!["tenant".into(), "day".into()]]).unwrap(),
             rollups_kept: CellsKept::new([("minute", 60_000), ("year", u64::MAX)]).unwrap(),
             strong: true,
+            stripes: Some(64),
         };
         vec![
             Effect::Define { id: 1, key, cell: None, has_body: false },

@@ -22,11 +22,13 @@ use super::bodies::{self, Stored};
 use super::change::Change;
 use super::migrations::migrate;
 use super::recovery::Attempt;
+use super::shards::{self, Shard};
 use super::{Archive, ArchiveError};
 use crate::epoch;
 use crate::external::External;
 use crate::groups::{self, GROUPS, POLICIES};
 use crate::masters::Links;
+use crate::stripes::stripe_in;
 
 /// How a flusher works.
 #[derive(Clone, Debug)]
@@ -81,6 +83,8 @@ const PURGE_INTERVAL: Duration = Duration::from_secs(60);
 const PURGE_ROWS: u64 = 10_000;
 /// Streams that are drained are noted, and policies are looked at, so often.
 const NOTE_INTERVAL_MS: i64 = 1_000;
+/// Totals of counters in stripes are added up so often.
+const COMPACT_INTERVAL: Duration = Duration::from_secs(2);
 /// What goes on failing is said so often.
 const COMPLAINT_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -149,8 +153,9 @@ impl Flusher {
 
     /// Flushes, forgets what is over, and measures, until what is returned is dropped. Called within a runtime.
     pub fn start(self: &Arc<Self>) -> FlusherTasks {
-        let (purging, measuring) = (Arc::clone(self), Arc::clone(self));
+        let (purging, measuring, compacting) = (Arc::clone(self), Arc::clone(self), Arc::clone(self));
         let mut tasks = vec![
+            tokio::spawn(async move { compacting.compact_for_ever().await }),
             tokio::spawn(async move { purging.purge_for_ever().await }),
             tokio::spawn(async move { measuring.measure().await }),
         ];
@@ -288,6 +293,26 @@ impl Flusher {
         Ok(waiting)
     }
 
+    /// Adds up the totals of counters in stripes.
+    async fn compact_for_ever(&self) {
+        let mut client = None;
+        loop {
+            tokio::time::sleep(COMPACT_INTERVAL).await;
+            let compacted = async {
+                let known = match &mut client {
+                    Some(known) => known,
+                    None => client.insert(self.archive.connect().await?),
+                };
+                while shards::compact(known).await? > 0 {}
+                Ok::<(), ArchiveError>(())
+            };
+            // While PostgreSQL is away there is nothing to be said that flushing does not say.
+            if compacted.await.is_err() {
+                client = None;
+            }
+        }
+    }
+
     async fn purge_for_ever(&self) {
         loop {
             tokio::time::sleep(PURGE_INTERVAL).await;
@@ -309,6 +334,7 @@ impl Flusher {
     pub async fn flush_all(&self) -> Result<(), ArchiveError> {
         let mut client = self.archive.connect().await?;
         while self.flush(&mut client, ANY).await? > 0 {}
+        while shards::compact(&mut client).await? > 0 {}
         Ok(())
     }
 
@@ -365,7 +391,7 @@ impl Flusher {
         }
         let Some((to, changes)) = self.read(group, from, self.options.entries).await? else { return Ok(0) };
         let Some(bodies) = self.bodies_of(group, &changes).await? else { return Ok(0) };
-        self.write(&rows, to, &changes).await?;
+        self.write(&rows, group, to, &changes).await?;
         bodies::write(&rows, &bodies, &changes).await?;
         let moved = "UPDATE counter_watermark SET epoch = $2, event_ms = $3, event_sequence = $4,
             events = events + $5, births = greatest(births, $6), updated_at = now() WHERE stream_group = $1";
@@ -436,9 +462,26 @@ impl Flusher {
         Ok(Some(found))
     }
 
-    async fn write(&self, rows: &Transaction<'_>, to: Place, changes: &[Change]) -> Result<(), ArchiveError> {
+    async fn write(
+        &self,
+        rows: &Transaction<'_>,
+        group: u16,
+        to: Place,
+        changes: &[Change],
+    ) -> Result<(), ArchiveError> {
         // Of each counter only the last state matters.
-        let last: HashMap<&[u8], &Change> = changes.iter().map(|change| (&change.key[..], change)).collect();
+        let mut last: HashMap<&[u8], &Change> =
+            changes.iter().map(|change| (&change.key[..], change)).collect();
+        let stripes = self.external.stripes();
+        let striped: Vec<Shard<'_>> = last
+            .extract_if(|key, _| stripe_in(key, group) != 0 || stripes.widest(key) > 1)
+            .map(|(key, change)| Shard {
+                change,
+                stripe: stripe_in(key, group),
+                stripes: stripes.widest(key),
+            })
+            .collect();
+        shards::write(rows, striped, to.number()).await?;
         let there: Vec<(&[u8], &Cell)> = last
             .iter()
             .filter(|(_, change)| !change.has_ended())
@@ -484,11 +527,16 @@ impl Flusher {
                 rows.execute(statement, &[&gone]).await?;
             }
         }
-        self.write_requests(rows, changes).await
+        self.write_requests(rows, group, changes).await
     }
 
     /// What was asked under ids, and, if wanted, every change.
-    async fn write_requests(&self, rows: &Transaction<'_>, changes: &[Change]) -> Result<(), ArchiveError> {
+    async fn write_requests(
+        &self,
+        rows: &Transaction<'_>,
+        group: u16,
+        changes: &[Change],
+    ) -> Result<(), ArchiveError> {
         let asked: HashMap<_, _> = changes
             .iter()
             .filter_map(|change| {
@@ -512,15 +560,21 @@ impl Flusher {
                 asked.iter().map(|(_, (change, _))| change.cell.version as i64).collect();
             let births: Vec<i64> = asked.iter().map(|(_, (change, _))| change.cell.birth as i64).collect();
             let insert = "INSERT INTO counter_idempotency
-                    (counter_key, request_id, request_index, fingerprint, delta, value, version, birth, created_at)
-                SELECT key, id, place, print::numeric, delta::numeric, value, version, birth, now()
+                    (counter_key, request_id, request_index, fingerprint, delta, value, version, birth, shard_id,
+                    created_at)
+                SELECT key, id, place, print::numeric, delta::numeric, value, version, birth, stripe, now()
                 FROM unnest($1::bytea[], $2::bytea[], $3::bigint[], $4::text[], $5::text[], $6::bigint[],
-                    $7::bigint[], $8::bigint[]) AS given (key, id, place, print, delta, value, version, birth)
-                ON CONFLICT (counter_key, request_id, request_index) DO UPDATE SET
+                    $7::bigint[], $8::bigint[], $9::int[])
+                    AS given (key, id, place, print, delta, value, version, birth, stripe)
+                ON CONFLICT (counter_key, request_id, request_index, shard_id) DO UPDATE SET
                     fingerprint = excluded.fingerprint, delta = excluded.delta, value = excluded.value,
                     version = excluded.version, birth = excluded.birth, created_at = excluded.created_at";
-            rows.execute(insert, &[&keys, &ids, &indexes, &prints, &deltas, &values, &versions, &births])
-                .await?;
+            let stripes: Vec<i32> = keys.iter().map(|key| i32::from(stripe_in(key, group))).collect();
+            rows.execute(
+                insert,
+                &[&keys, &ids, &indexes, &prints, &deltas, &values, &versions, &births, &stripes],
+            )
+            .await?;
         }
         if self.options.keeps_log {
             let keys: Vec<&[u8]> = changes.iter().map(|change| &change.key[..]).collect();
@@ -529,10 +583,12 @@ impl Flusher {
                 changes.iter().map(|change| change.request.as_ref().map(|asked| &asked.id[..])).collect();
             let times: Vec<f64> =
                 changes.iter().map(|change| change.cell.updated_at_ms as f64 / 1000.0).collect();
+            let stripes: Vec<i32> = keys.iter().map(|key| i32::from(stripe_in(key, group))).collect();
             let log = "INSERT INTO counter_delta_log (counter_key, shard_id, delta, request_id, event_time)
-                SELECT key, 0, delta::numeric, id, to_timestamp(happened)
-                FROM unnest($1::bytea[], $2::text[], $3::bytea[], $4::float8[]) AS given (key, delta, id, happened)";
-            rows.execute(log, &[&keys, &deltas, &ids, &times]).await?;
+                SELECT key, stripe, delta::numeric, id, to_timestamp(happened)
+                FROM unnest($1::bytea[], $2::int[], $3::text[], $4::bytea[], $5::float8[])
+                    AS given (key, stripe, delta, id, happened)";
+            rows.execute(log, &[&keys, &stripes, &deltas, &ids, &times]).await?;
         }
         Ok(())
     }
@@ -548,7 +604,7 @@ pub(crate) fn wall_ms() -> i64 {
 }
 
 /// The business that a key of the recommended form, `counter:{biz}:{entity}:...`, names.
-fn business(key: &[u8]) -> String {
+pub(super) fn business(key: &[u8]) -> String {
     let mut parts = key.splitn(3, |byte| *byte == b':');
     match (parts.next(), parts.next()) {
         (Some(b"counter"), Some(business)) => String::from_utf8_lossy(business).replace('\0', ""),

@@ -118,6 +118,18 @@ const MIGRATIONS: &[&str] = &[
         updated_at TIMESTAMPTZ NOT NULL DEFAULT now()
     );
     ",
+    // Counters in stripes whose totals are to be added up again, and the newest event of them.
+    "
+    CREATE TABLE counter_dirty (
+        counter_key BYTEA PRIMARY KEY,
+        event_id BIGINT NOT NULL
+    );
+    -- Ids lie with their stripe.
+    ALTER TABLE counter_idempotency ADD COLUMN shard_id INT NOT NULL DEFAULT 0;
+    ALTER TABLE counter_idempotency DROP CONSTRAINT uk_counter_req;
+    ALTER TABLE counter_idempotency
+        ADD CONSTRAINT uk_counter_req UNIQUE (counter_key, request_id, request_index, shard_id);
+    ",
 ];
 
 /// Brings the tables up to date. Returns how many migrations that took.

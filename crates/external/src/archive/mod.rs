@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `store` | the PostgreSQL itself |
 //! | `migrations` | the tables, and how they come to be |
+//! | `shards` | counters in stripes, and their totals |
 //! | `bodies` | what counters have beyond their numbers, in a table of its own |
 //! | `change` | a change, as the streams tell it |
 //! | `flusher` | brings changes from the streams to the tables, each once |
@@ -19,6 +20,7 @@ mod meter;
 mod migrations;
 mod recovery;
 mod restored;
+mod shards;
 mod snapshot;
 mod store;
 mod told;

@@ -3,6 +3,7 @@
 use tokio_postgres::Row;
 
 use crate::groups;
+use crate::stripes::group_of_stripe;
 
 /// Redis removes by its own clock, which is not ours: it gets some time more. As in `library.lua`.
 const GRACE_MS: i64 = 60_000;
@@ -23,7 +24,7 @@ pub(super) const COUNTERS: &str = "SELECT plain.counter_key, plain.shard_id,
 
 /// What was decided under ids after one, in order, and not before that time.
 pub(super) const REQUEST_IDS: &str = "SELECT id, counter_key, request_id, request_index, fingerprint::text, delta::text,
-        value, version, birth, (extract(epoch FROM created_at) * 1000)::bigint
+        value, version, birth, (extract(epoch FROM created_at) * 1000)::bigint, shard_id
     FROM counter_idempotency WHERE id > $1 AND created_at >= to_timestamp($2::bigint / 1000.0) ORDER BY id LIMIT $3";
 
 /// No birth in any group is newer.
@@ -61,7 +62,7 @@ pub(super) fn counter(row: &Row) -> Restored {
     let (value, version, birth): (i64, i64, i64) = (row.get(2), row.get(3), row.get(4));
     let updated_ms: i64 = row.get(5);
     let expires: Option<String> = row.get(6);
-    let group = groups::group(&key);
+    let group = group_of_stripe(&key, row.get(1));
     // Versions are stored as the signed number of the same bits.
     let version = version as u64;
     let last = expires.as_deref().unwrap_or("n");
@@ -83,7 +84,7 @@ pub(super) fn request_id(row: &Row, window_ms: i64) -> Restored {
     let (value, version, birth): (i64, i64, i64) = (row.get(6), row.get(7), row.get(8));
     let at_ms: i64 = row.get(9);
     let outcome = outcome(value, delta.parse().unwrap_or(0), version as u64, birth);
-    let group = groups::group(&key);
+    let group = group_of_stripe(&key, row.get(10));
     Restored {
         group,
         name: groups::id(group, &key, index, &id),

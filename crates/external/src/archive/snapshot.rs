@@ -10,7 +10,8 @@ use quipu_counting::{Cell, NEVER};
 use tokio_postgres::Client;
 
 use super::{Archive, ArchiveError};
-use crate::groups::{self, GROUPS};
+use crate::groups::GROUPS;
+use crate::stripes::group_of_stripe;
 
 /// How long something that was read is good for.
 const CACHE_TTL: Duration = Duration::from_secs(60);
@@ -33,8 +34,11 @@ pub(crate) struct Seen {
 pub(crate) struct Snapshot {
     archive: Arc<Archive>,
     client: tokio::sync::Mutex<Option<Client>>,
-    cache: Mutex<HashMap<Vec<u8>, (Seen, Instant)>>,
+    cache: Mutex<HashMap<Place, (Seen, Instant)>>,
 }
+
+/// A counter, and which stripe of it.
+pub(crate) type Place = (Vec<u8>, u16);
 
 impl Snapshot {
     pub(crate) fn new(archive: Arc<Archive>) -> Snapshot {
@@ -47,12 +51,12 @@ impl Snapshot {
     }
 
     /// These counters, in order; nothing if they cannot be read.
-    pub(crate) async fn read(&self, keys: &[Vec<u8>]) -> Option<Vec<Seen>> {
+    pub(crate) async fn read(&self, places: &[Place]) -> Option<Vec<Seen>> {
         let now = Instant::now();
-        let missing: Vec<&[u8]> = {
+        let missing: Vec<&Place> = {
             let cache = self.cache.lock();
-            let is_fresh = |key: &&Vec<u8>| cache.get(*key).is_some_and(|(_, until)| now < *until);
-            keys.iter().filter(|key| !is_fresh(key)).map(|key| &key[..]).collect()
+            let is_fresh = |place: &&Place| cache.get(*place).is_some_and(|(_, until)| now < *until);
+            places.iter().filter(|place| !is_fresh(place)).collect()
         };
         if !missing.is_empty() {
             let fetched = tokio::time::timeout(TIMEOUT, self.fetch(&missing)).await.ok()?;
@@ -65,18 +69,18 @@ impl Snapshot {
             }
         }
         let cache = self.cache.lock();
-        keys.iter().map(|key| cache.get(key).map(|(seen, _)| *seen)).collect()
+        places.iter().map(|place| cache.get(place).map(|(seen, _)| *seen)).collect()
     }
 
-    fn keep(&self, fetched: HashMap<Vec<u8>, Seen>, now: Instant) {
+    fn keep(&self, fetched: HashMap<Place, Seen>, now: Instant) {
         let mut cache = self.cache.lock();
         if cache.len() + fetched.len() > CACHE_MAX {
             cache.clear();
         }
-        cache.extend(fetched.into_iter().map(|(key, seen)| (key, (seen, now + CACHE_TTL))));
+        cache.extend(fetched.into_iter().map(|(place, seen)| (place, (seen, now + CACHE_TTL))));
     }
 
-    async fn fetch(&self, keys: &[&[u8]]) -> Result<HashMap<Vec<u8>, Seen>, ArchiveError> {
+    async fn fetch(&self, wanted: &[&Place]) -> Result<HashMap<Place, Seen>, ArchiveError> {
         let mut known = self.client.lock().await;
         let client = match known.take().filter(|client| !client.is_closed()) {
             Some(client) => client,
@@ -92,16 +96,18 @@ impl Snapshot {
                 *place = u64::try_from(row.get::<_, i64>(1)).unwrap_or(0);
             }
         }
-        let absent = |key: &[u8]| Seen {
+        let absent = |(key, stripe): &Place| Seen {
             cell: None,
             has_body: false,
-            as_of_ms: as_of[usize::from(groups::group(key))],
+            as_of_ms: as_of[usize::from(group_of_stripe(key, i32::from(*stripe)))],
         };
-        let mut seen: HashMap<Vec<u8>, Seen> = keys.iter().map(|key| (key.to_vec(), absent(key))).collect();
+        let mut seen: HashMap<Place, Seen> =
+            wanted.iter().map(|place| (Place::clone(place), absent(place))).collect();
+        let keys: Vec<&[u8]> = wanted.iter().map(|(key, _)| &key[..]).collect();
         let cells =
             "SELECT counter_key, value, version, birth, (extract(epoch FROM updated_at) * 1000)::bigint,
-                expires_at_ms::text
-            FROM counter_shard_snapshot WHERE counter_key = ANY($1) AND shard_id = 0";
+                expires_at_ms::text, shard_id
+            FROM counter_shard_snapshot WHERE counter_key = ANY($1)";
         for row in client.query(cells, &[&keys]).await? {
             let expires: Option<String> = row.get(5);
             let cell = Cell {
@@ -111,13 +117,15 @@ impl Snapshot {
                 updated_at_ms: u64::try_from(row.get::<_, i64>(4)).unwrap_or(0),
                 expires_at_ms: expires.and_then(|expires| expires.parse().ok()).unwrap_or(NEVER),
             };
-            if let Some(seen) = seen.get_mut(&row.get::<_, Vec<u8>>(0)) {
+            let stripe = u16::try_from(row.get::<_, i32>(6)).unwrap_or(0);
+            if let Some(seen) = seen.get_mut(&(row.get(0), stripe)) {
                 seen.cell = Some(cell);
             }
         }
         let bodies = "SELECT counter_key FROM counter_body_snapshot WHERE counter_key = ANY($1)";
         for row in client.query(bodies, &[&keys]).await? {
-            if let Some(seen) = seen.get_mut(&row.get::<_, Vec<u8>>(0)) {
+            // What lies in stripes has none.
+            if let Some(seen) = seen.get_mut(&(row.get(0), 0)) {
                 seen.has_body = true;
             }
         }

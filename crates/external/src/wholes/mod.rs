@@ -319,6 +319,12 @@ impl WholeCall {
         call::command(&self.terms.terms(self.group), self.births_wanted, &pieces)
     }
 
+    /// About how many bytes it writes.
+    pub(crate) fn bytes(&self) -> usize {
+        let written = self.pieces.iter().flat_map(|piece| piece.drafted.counters.values());
+        written.filter_map(|whole| whole.body.as_ref()).map(|body| body.memory_bytes()).sum()
+    }
+
     pub(crate) fn units(&self) -> impl Iterator<Item = &Unit> {
         self.pieces.iter().flat_map(|piece| &piece.units)
     }

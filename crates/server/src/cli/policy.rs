@@ -91,6 +91,9 @@ pub struct Set {
     /// On Redis with an archive: keep these counters in rows of PostgreSQL; elsewhere every counter is strong
     #[arg(long)]
     strong: bool,
+    /// Spread counters over so many places in Redis: 1 to 64, a power of two; for plain sums
+    #[arg(long, value_name = "N")]
+    stripes: Option<u16>,
     /// Print nothing; the exit code says how it went
     #[arg(short, long, conflicts_with = "json")]
     quiet: bool,
@@ -215,6 +218,7 @@ impl Command {
                     "history": set.history.body(), "lateness": set.time.lateness, "audit": set.audit.map(duration_text),
                     "rollups": set.rollups(), "rollupKeep": set.rollup_keep(),
                     "consistency": set.strong.then_some("strong"),
+                    "stripes": set.stripes,
                 });
                 print(&Vec::from_iter(set.one.call::<Policy>("PUT", Some(body))?.filter(|_| !set.quiet)))
             }
@@ -267,6 +271,7 @@ struct Policy {
     #[serde(default)]
     rollup_keep: BTreeMap<String, String>,
     consistency: Option<String>,
+    stripes: Option<u16>,
 }
 
 /// How long what a value was stays known.
@@ -345,6 +350,10 @@ impl Policy {
         let rollups = self.rollups.iter().map(|names| names.join(","));
         let counts = rollups.fold(counts, |counts, names| format!("{counts} by {names}"));
         let counts = self.consistency.iter().fold(counts, |counts, strong| format!("{counts}, {strong}"));
+        let counts = match self.stripes {
+            Some(stripes) => format!("{counts} in {stripes} stripes"),
+            None => counts,
+        };
         let soft = if self.soft { " soft" } else { "" };
         let limit = format!("{}{soft}", number(self.limit));
         vec![self.pattern(), min, max, above.to_owned(), ttl, writes.to_owned(), counts, limit]
@@ -374,6 +383,7 @@ impl Policy {
         line.extend(self.rollups.iter().map(|names| format!("  rollup {}", names.join(","))));
         line.extend(self.rollup_keep.iter().map(|(name, kept)| format!("  rollup-keep {name}={kept}")));
         line.extend(self.consistency.as_ref().map(|strong| format!("  {strong}")));
+        line.extend(self.stripes.map(|stripes| format!("  stripes {stripes}")));
         for (name, is_set) in [("saturate", self.saturate), ("disabled", self.disabled), ("soft", self.soft)]
         {
             if is_set {

@@ -93,6 +93,9 @@ impl Counters for ClusterCounters {
     }
 
     fn set_policy(&self, pattern: &[u8], policy: Option<Policy>, _now_ms: u64) -> Result<bool, Unavailable> {
+        if policy.as_ref().is_some_and(Policy::is_striped) {
+            return Err(Unavailable::Unsupported(quipu_counting::policy::NOT_STRIPED_HERE.into()));
+        }
         let (node, pattern) = (Arc::clone(&self.node), pattern.to_vec());
         let set = async move { node.set_policy(&pattern, policy).await };
         self.wait(set)?.map_err(Unavailable::Unreadable)

@@ -521,6 +521,8 @@ async fn refused_requests_say_why() {
             "`rollups`: are for sums and windows",
         ),
         ("POST counters/a/increment", r#"{"stripeBy":"u"}"#, 400, "`stripeBy`"),
+        ("PUT policies/a", r#"{"stripes":3}"#, 400, "`stripes`: is a power of two"),
+        ("PUT policies/a", r#"{"stripes":4}"#, 400, "striped counters need a deployment on Redis"),
         ("POST counters/a/increment", r#"{"delta":9223372036854775808}"#, 400, "`delta`"),
         ("POST counters/a/increment", "{", 400, "EOF"),
         ("POST counters/a/increment?delta=5", "", 400, "query"),

@@ -581,6 +581,10 @@ pub struct PolicyReply {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     consistency: Option<ConsistencyName>,
+    /// Over how many places a counter is spread.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    stripes: Option<u16>,
 }
 
 pub(super) fn is_not(flag: &bool) -> bool {
@@ -611,6 +615,7 @@ impl PolicyReply {
             }),
             rollup_keep: policy.rollups_kept.iter().map(|(name, ms)| (name, duration_text(ms))).collect(),
             consistency: policy.strong.then_some(ConsistencyName::Strong),
+            stripes: policy.stripes,
         }
     }
 }

@@ -563,6 +563,10 @@ pub struct PolicyBody {
     pub rollup_keep: Option<BTreeMap<String, Ms<Lasting>>>,
     /// `strong`: of a deployment on Redis with an archive, counters in rows of PostgreSQL. Elsewhere every counter is strong.
     pub consistency: Option<ConsistencyName>,
+    /// Over how many places a counter is spread, for counters that are written too often for one: a power of two. Only for plain sums, and
+    /// only where counters lie in Redis.
+    #[schema(value_type = Option<u16>, minimum = 1, maximum = 64)]
+    pub stripes: Option<Integer>,
 }
 
 /// How a counter is kept.
@@ -611,7 +615,7 @@ impl PolicyBody {
             return Err(BodyError::field("rollups", "are for sums and windows, not for `kind` unique"));
         }
         let rollups_kept = self.rollups_kept(rollups.as_ref())?;
-        Ok(Policy {
+        let policy = Policy {
             min,
             max,
             saturate: self.saturate,
@@ -627,7 +631,13 @@ impl PolicyBody {
             rollups,
             rollups_kept,
             strong: self.consistency.is_some(),
-        })
+            // What is no number of stripes is none that is allowed either.
+            stripes: self.stripes.map(|stripes| u16::try_from(stripes.0).unwrap_or(0)),
+        };
+        match policy.stripes_problem() {
+            Some(problem) => Err(BodyError::field("stripes", problem)),
+            None => Ok(policy),
+        }
     }
 
     fn rollups_kept(&self, rollups: Option<&Declared>) -> Result<CellsKept, BodyError> {
@@ -849,7 +859,14 @@ mod tests {
             let late = policy(&format!(r#"{{"kind":"window","lateness":{lateness}}}"#));
             assert_eq!(late.unwrap().lateness_ms, Some(expected));
         }
+        assert_eq!(policy(r#"{"stripes":16}"#).unwrap().stripes, Some(16));
         for (body, named) in [
+            (r#"{"stripes":0}"#, "`stripes`: is a power of two from 1 to 64"),
+            (r#"{"stripes":65552}"#, "`stripes`: is a power of two from 1 to 64"),
+            (r#"{"stripes":48}"#, "`stripes`: is a power of two from 1 to 64"),
+            (r#"{"stripes":2,"max":5}"#, "`stripes`: does not go with `min` or `max`"),
+            (r#"{"stripes":2,"ttlMs":5}"#, "`stripes`: does not go with `ttlMs`"),
+            (r#"{"stripes":2,"kind":"unique"}"#, "`stripes`: is for plain sums"),
             (
                 r#"{"kind":"window","lateness":"10"}"#,
                 "`lateness`: invalid value: string \"10\", expected a duration",

@@ -1,0 +1,369 @@
+//! Batches with counters that lie in stripes: what each stripe is asked, and what that comes to.
+//!
+//! | asked | of the stripes |
+//! |---|---|
+//! | read | read all, and add up |
+//! | add | add to one; its value is shown as the sum of that one and what the others were a moment ago |
+//! | set | set the first, reset the others |
+//! | reset, delete | all |
+//!
+//! Everything else is refused: it would have to see the whole value, or all stripes, at one moment.
+//!
+//! Under an id that may have been used when there were more or fewer stripes, the stripe of that time is asked first: it is *claimed* there by a look
+//! under the same id. Where the id is known, the request goes there, and is recognized. Where it was not, it is now, and a request
+//! that is late on its way there, from a node that has not heard of the change, is told so and comes back (`Striped::late`).
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use quipu_counting::{Action, Add, Batch, Cell, Condition, Expiry, Group, GroupKind, Refusal, Reply, Told};
+
+use crate::stripes::Layout;
+use crate::units::guarded_until;
+
+/// What the stripes of a counter had is good for so long, for who adds to one of them.
+const TOTAL_LIFETIME: Duration = Duration::from_millis(250);
+/// So many totals are remembered; then all are forgotten.
+const TOTALS_MAX: usize = 65_536;
+
+/// Which requests of a batch are for striped counters, by place.
+pub(crate) type Layouts = HashMap<usize, Layout>;
+
+/// Why striped counters cannot be asked this.
+pub(crate) fn unsupported(batch: &Batch, layouts: &Layouts) -> Option<String> {
+    let why = |what: &str| {
+        Some(format!("{what} is not supported for a counter that lies in stripes, nothing was changed"))
+    };
+    for group in &batch.groups {
+        if (group.start..guarded_until(batch, group)).any(|index| layouts.contains_key(&index)) {
+            return why("what belongs together with other requests");
+        }
+    }
+    for index in layouts.keys() {
+        let is_plain = match batch.requests[*index].action {
+            Action::Read | Action::Reset(Condition::Always) | Action::Delete(Condition::Always) => true,
+            Action::Add(add) => add == Add::plain(add.delta),
+            Action::Told { add, .. } => {
+                let told = Told::read(batch.payload(*index));
+                add == Add::plain(add.delta)
+                    && told.is_some_and(|told| told.at_ms.is_none() && told.dimensions.is_empty())
+            }
+            Action::Set(set) | Action::Overwrite(set) => {
+                set.condition == Condition::Always && matches!(set.expiry, Expiry::Keep | Expiry::Clear)
+            }
+            _ => false,
+        };
+        if !is_plain {
+            return why(
+                "other than to read, add, set, reset and delete it, without bounds, conditions and expiry",
+            );
+        }
+    }
+    None
+}
+
+/// What is asked of stripes, and which group each request goes to.
+#[derive(Default)]
+pub(crate) struct Sent {
+    pub(crate) batch: Batch,
+    pub(crate) groups: Vec<u16>,
+}
+
+impl Sent {
+    fn push(&mut self, asked: &Batch, index: usize, action: Action, group: u16) -> usize {
+        self.groups.push(group);
+        let key = asked.key(index);
+        match asked.requests[index].id {
+            Some(id) => self.batch.push_with_id(key, action, asked.bytes(id.span), id.index),
+            None => self.batch.push(key, action),
+        }
+    }
+}
+
+/// What became of a request.
+enum Part {
+    /// It is at this place of what was sent.
+    Plain(usize),
+    /// It was added at a place, to the stripe at a distance; others were looked at.
+    Added {
+        place: usize,
+        distance: u16,
+        looks: Vec<(u16, usize)>,
+    },
+    Summed(Vec<(u16, usize)>),
+    /// All of them, the first first.
+    All(Vec<usize>),
+    /// It was not sent.
+    Refused(Refusal),
+}
+
+/// A batch whose striped counters are taken apart.
+pub(crate) struct Striped {
+    pub(crate) asked: Batch,
+    layouts: Layouts,
+    parts: Vec<Part>,
+}
+
+/// What stripes had, by distance.
+type Values = HashMap<u16, (i64, u64)>;
+
+/// What the stripes of counters had a moment ago.
+#[derive(Default)]
+pub(crate) struct TotalsSeen {
+    known: Mutex<HashMap<Vec<u8>, (Instant, Values)>>,
+}
+
+impl TotalsSeen {
+    fn is_fresh(&self, key: &[u8]) -> bool {
+        let known = self.known.lock();
+        known.get(key).is_some_and(|(seen_at, _)| seen_at.elapsed() < TOTAL_LIFETIME)
+    }
+
+    /// All of them were looked at.
+    fn put(&self, key: &[u8], values: Values) {
+        let mut known = self.known.lock();
+        if known.len() >= TOTALS_MAX {
+            known.clear();
+        }
+        known.insert(key.to_vec(), (Instant::now(), values));
+    }
+
+    /// One of them is so now. What all have, and how long ago that was.
+    fn with(&self, key: &[u8], distance: u16, value: Option<(i64, u64)>) -> (Values, u64) {
+        let mut known = self.known.lock();
+        let Some((seen_at, values)) = known.get_mut(key) else {
+            return (value.into_iter().map(|value| (distance, value)).collect(), 0);
+        };
+        values.extend(value.map(|value| (distance, value)));
+        (values.clone(), seen_at.elapsed().as_millis() as u64)
+    }
+}
+
+impl Striped {
+    /// Looks under the ids that may have been used with other numbers of stripes; at which request each of them is, and how far away.
+    pub(crate) fn claims(asked: &Batch, layouts: &Layouts) -> (Sent, Vec<(usize, u16)>) {
+        let (mut sent, mut of) = (Sent::default(), Vec::new());
+        for index in 0..asked.requests.len() {
+            let (Some(layout), Some(id)) = (layouts.get(&index), asked.requests[index].id) else { continue };
+            if is_of_one_stripe(&asked.requests[index].action) {
+                for distance in layout.before_of_id(asked.key(index), asked.bytes(id.span), id.index) {
+                    sent.push(asked, index, Action::Read, layout.group(distance));
+                    of.push((index, distance));
+                }
+            }
+        }
+        (sent, of)
+    }
+
+    /// What is sent, once it is known where ids were used before, or why that cannot be known.
+    pub(crate) fn taken_apart(
+        asked: Batch,
+        layouts: Layouts,
+        found: &HashMap<usize, Result<u16, Refusal>>,
+        totals: &TotalsSeen,
+        mut draw: impl FnMut() -> u64,
+    ) -> (Striped, Sent) {
+        let (mut sent, mut parts) = (Sent::default(), Vec::new());
+        sent.batch.freshness = asked.freshness;
+        let mut places = Vec::with_capacity(asked.requests.len());
+        for index in 0..asked.requests.len() {
+            places.push(sent.batch.requests.len());
+            let Some(layout) = layouts.get(&index) else {
+                sent.groups.push(crate::groups::group(asked.key(index)));
+                parts.push(Part::Plain(sent.batch.push_from(&asked, index)));
+                continue;
+            };
+            parts.push(match asked.requests[index].action {
+                Action::Read => {
+                    let look =
+                        |distance| (distance, sent.push(&asked, index, Action::Read, layout.group(distance)));
+                    Part::Summed(layout.all().map(look).collect())
+                }
+                Action::Add(add) | Action::Told { add, .. } => {
+                    let key = asked.key(index);
+                    let distance = match (found.get(&index), asked.requests[index].id) {
+                        (Some(Ok(distance)), _) => *distance,
+                        (Some(Err(refusal)), _) => {
+                            parts.push(Part::Refused(*refusal));
+                            continue;
+                        }
+                        (None, Some(id)) => layout.of_id(key, asked.bytes(id.span), id.index),
+                        (None, None) => layout.any(draw()),
+                    };
+                    let group = layout.group(distance);
+                    let place = match asked.requests[index].action {
+                        Action::Add(_) => sent.push(&asked, index, Action::Add(add), group),
+                        // With what is told, by which it is recognized.
+                        _ => {
+                            sent.groups.push(group);
+                            sent.batch.push_from(&asked, index)
+                        }
+                    };
+                    let mut looks = Vec::new();
+                    if !totals.is_fresh(key) {
+                        for other in layout.all().filter(|other| *other != distance) {
+                            // Under no id: only the addition is remembered.
+                            sent.groups.push(layout.group(other));
+                            looks.push((other, sent.batch.push(key, Action::Read)));
+                        }
+                    }
+                    Part::Added { place, distance, looks }
+                }
+                action => {
+                    let of_others = match action {
+                        Action::Set(_) | Action::Overwrite(_) => Action::Reset(Condition::Always),
+                        other => other,
+                    };
+                    let ask = |distance| {
+                        let action = if distance == 0 { action } else { of_others };
+                        sent.push(&asked, index, action, layout.group(distance))
+                    };
+                    Part::All(layout.all().map(ask).collect())
+                }
+            });
+        }
+        places.push(sent.batch.requests.len());
+        for group in &asked.groups {
+            let moved = regrouped(&asked, group, &places, &mut sent.batch);
+            sent.batch.groups.push(moved);
+        }
+        (Striped { asked, layouts, parts }, sent)
+    }
+
+    /// Requests that may have come to a stripe that does not take them any more, because their ids are claimed there: the number of
+    /// stripes has changed, and the node has not heard of it.
+    pub(crate) fn late(&self, replies: &[Reply]) -> Vec<usize> {
+        let is_refused =
+            |place: &usize| replies.get(*place).is_some_and(|reply| reply.refusal == Some(Refusal::IdReused));
+        let is_late = |part: &Part| matches!(part, Part::Added { place, .. } if is_refused(place));
+        (0..self.parts.len()).filter(|index| is_late(&self.parts[*index])).collect()
+    }
+
+    /// How a request's counter is spread.
+    pub(crate) fn layout(&self, index: usize) -> Option<&Layout> {
+        self.layouts.get(&index)
+    }
+
+    /// What the requests are told, by what the stripes have answered; how far behind each may be.
+    pub(crate) fn put_together(&self, done: &Batch, totals: &TotalsSeen) -> (Vec<Reply>, Vec<u64>) {
+        let replies = &done.replies;
+        let behind_ms = |place: &usize| done.staleness_ms(*place);
+        let unknown = || Reply { refusal: Some(Refusal::OutcomeUnknown), ..Reply::state(None) };
+        let at = |place: usize| replies.get(place).cloned().unwrap_or_else(unknown);
+        let told = |(index, part): (usize, &Part)| match part {
+            Part::Plain(place) => (at(*place), behind_ms(place)),
+            Part::Refused(refusal) => (Reply { refusal: Some(*refusal), ..Reply::state(None) }, 0),
+            Part::Summed(places) => {
+                let looks: Vec<Reply> = places.iter().map(|(_, place)| at(*place)).collect();
+                if let Some(refused) = looks.iter().find(|reply| reply.refusal.is_some()) {
+                    return (refused.clone(), 0);
+                }
+                let stale_ms = places.iter().map(|(_, place)| behind_ms(place)).max().unwrap_or(0);
+                if stale_ms == 0 {
+                    let distances = places.iter().map(|(distance, _)| *distance);
+                    totals.put(self.asked.key(index), values(distances, &looks));
+                }
+                (summed(&looks), stale_ms)
+            }
+            Part::Added { place, distance, looks } => {
+                let others: Vec<Reply> = looks.iter().map(|(_, place)| at(*place)).collect();
+                if !looks.is_empty() && others.iter().all(|reply| reply.refusal.is_none()) {
+                    let distances = looks.iter().map(|(distance, _)| *distance);
+                    totals.put(self.asked.key(index), values(distances, &others));
+                }
+                added(at(*place), |value| totals.with(self.asked.key(index), *distance, value))
+            }
+            Part::All(places) => {
+                let all: Vec<Reply> = places.iter().map(|place| at(*place)).collect();
+                (done_to_all(&all), 0)
+            }
+        };
+        self.parts.iter().enumerate().map(told).unzip()
+    }
+}
+
+/// Whether only one stripe is asked to do it.
+fn is_of_one_stripe(action: &Action) -> bool {
+    matches!(action, Action::Add(_) | Action::Told { .. })
+}
+
+fn regrouped(asked: &Batch, group: &Group, places: &[usize], sent: &mut Batch) -> Group {
+    let kind = match group.kind {
+        GroupKind::Atomic => GroupKind::Atomic,
+        GroupKind::Session { producer, epoch, sequence } => {
+            GroupKind::Session { producer: sent.intern(asked.bytes(producer)), epoch, sequence }
+        }
+        GroupKind::Guard { until } => GroupKind::Guard { until: places[until.min(places.len() - 1)] },
+    };
+    Group { start: places[group.start], end: places[group.end], kind }
+}
+
+fn values(distances: impl Iterator<Item = u16>, looks: &[Reply]) -> Values {
+    distances.zip(looks).map(|(distance, reply)| (distance, (reply.cell.value, reply.cell.version))).collect()
+}
+
+fn clamp(sum: i128) -> i64 {
+    sum.clamp(i64::MIN.into(), i64::MAX.into()) as i64
+}
+
+/// All stripes as one counter.
+pub(crate) fn summed_cell<'a>(cells: impl Iterator<Item = &'a Cell> + Clone) -> Cell {
+    let births = cells.clone().map(|cell| cell.birth).filter(|birth| *birth > 0);
+    Cell {
+        value: clamp(cells.clone().map(|cell| i128::from(cell.value)).sum()),
+        version: cells.clone().fold(0, |sum, cell| sum.saturating_add(cell.version)),
+        updated_at_ms: cells.map(|cell| cell.updated_at_ms).max().unwrap_or(0),
+        birth: births.min().unwrap_or(0),
+        ..Cell::ABSENT
+    }
+}
+
+fn summed(looks: &[Reply]) -> Reply {
+    let there: Vec<&Reply> = looks.iter().filter(|reply| reply.exists).collect();
+    match there.is_empty() {
+        true => Reply::state(None),
+        false => Reply::state(Some(summed_cell(there.iter().map(|reply| &reply.cell)))),
+    }
+}
+
+/// What an addition to one stripe is told: the value of all of them, as far as it is known.
+fn added(reply: Reply, with: impl FnOnce(Option<(i64, u64)>) -> (Values, u64)) -> (Reply, u64) {
+    let is_shown = matches!(reply.refusal, None | Some(Refusal::Disabled | Refusal::Overflow));
+    if !is_shown {
+        return (reply, 0);
+    }
+    // The value of a repetition is that of its time.
+    let now = (!reply.duplicate).then_some((reply.cell.value, reply.cell.version));
+    let (values, staleness_ms) = with(now);
+    let value = clamp(values.values().map(|(value, _)| i128::from(*value)).sum());
+    let version = values.values().fold(0u64, |sum, (_, version)| sum.saturating_add(*version));
+    let previous = value.saturating_sub(reply.applied);
+    (Reply { previous, cell: Cell { value, version, ..reply.cell }, ..reply }, staleness_ms)
+}
+
+/// What was done to every stripe, as one.
+fn done_to_all(all: &[Reply]) -> Reply {
+    let refused: Vec<Refusal> = all.iter().filter_map(|reply| reply.refusal).collect();
+    if let Some(first) = refused.first() {
+        // Some of them may be done: whoever asks again under the same id brings it to an end.
+        let is_known = refused.len() == all.len() && refused.iter().all(|refusal| refusal == first);
+        let refusal = if is_known { *first } else { Refusal::OutcomeUnknown };
+        return Reply { refusal: Some(refusal), ..Reply::state(None) };
+    }
+    let previous = clamp(all.iter().map(|reply| i128::from(reply.previous)).sum());
+    let there: Vec<&Reply> = all.iter().filter(|reply| reply.exists).collect();
+    let cell = match there.is_empty() {
+        true => Cell::ABSENT,
+        false => summed_cell(there.iter().map(|reply| &reply.cell)),
+    };
+    Reply {
+        duplicate: all.iter().all(|reply| reply.duplicate),
+        existed: all.iter().any(|reply| reply.existed),
+        exists: !there.is_empty(),
+        previous,
+        applied: cell.value.saturating_sub(previous),
+        cell,
+        ..Reply::state(None)
+    }
+}
