@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use quipu_counting::{Refusal, Reply};
 use quipu_wire::refusal::unavailable_line;
 
 use super::{Renderer, first_refused};
@@ -39,15 +40,20 @@ impl Renderer<'_, '_> {
 
     /// A transaction that was carried out only if so many checks hold.
     pub(super) fn guarded(&mut self, count: u32) {
-        let holds = match self.unavailable {
-            Some(_) => true,
-            None => self.take(count).iter().all(|check| check.refusal.is_none()),
+        let checks = match self.unavailable {
+            Some(_) => &[],
+            None => self.take(count),
         };
+        let has_changed = |check: &Reply| check.refusal == Some(Refusal::ConditionUnmet);
+        let refused = first_refused(checks);
         let before = self.encoder.out.len();
         self.answer_next(1);
-        if !holds {
-            self.encoder.out.truncate(before);
-            self.encoder.null_array();
+        let Some((refusal, reply)) = refused else { return };
+        self.encoder.out.truncate(before);
+        match checks.iter().any(has_changed) {
+            true => self.encoder.null_array(),
+            // Who hears that a key has changed tries again, and would for ever.
+            false => self.refuse(refusal, reply),
         }
     }
 
