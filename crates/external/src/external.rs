@@ -421,6 +421,14 @@ impl External {
         self.lanes.add(self.take_strong(split.units));
     }
 
+    /// While something is lost, a walk would miss it and say nothing.
+    fn walk_over_all(&self, now_ms: u64) -> Result<Walk, Unavailable> {
+        match self.lost_since_ms() {
+            Some(_) => Err(Unavailable::NoLeader(self.problem().unwrap_or_default())),
+            None => Ok(self.walk(now_ms)),
+        }
+    }
+
     fn walk(&self, now_ms: u64) -> Walk {
         Walk {
             links: Arc::clone(&self.links),
@@ -631,23 +639,23 @@ impl Counters for External {
     }
 
     fn scan(&self, cursor: u64, count: usize, now_ms: u64) -> Result<ScanPage, Unavailable> {
-        let walk = self.walk(now_ms);
+        let walk = self.walk_over_all(now_ms)?;
         self.wait(async move { walk.scan(cursor, count).await })
     }
 
     fn list(&self, listing: &Listing, now_ms: u64) -> Result<ListPage, Unavailable> {
-        let (walk, listing) = (self.walk(now_ms), listing.clone());
+        let (walk, listing) = (self.walk_over_all(now_ms)?, listing.clone());
         self.wait(async move { walk.list(&listing).await })
     }
 
     fn aggregate(&self, selector: &Selector, now_ms: u64) -> Result<Aggregate, Unavailable> {
-        let (walk, selector) = (self.walk(now_ms), selector.clone());
+        let (walk, selector) = (self.walk_over_all(now_ms)?, selector.clone());
         let policies = Arc::clone(&self.lanes.policies.read());
         self.wait(async move { walk.aggregate(&selector, &policies).await })
     }
 
     fn random_key(&self, draw: u64, now_ms: u64) -> Result<Option<Vec<u8>>, Unavailable> {
-        let walk = self.walk(now_ms);
+        let walk = self.walk_over_all(now_ms)?;
         self.wait(async move { walk.random_key(draw).await })
     }
 

@@ -217,7 +217,7 @@ impl Flusher {
             return Ok(0);
         }
         let (asked_at_ms, ours, mut events) = (wall_ms(), self.external.epoch(), 0);
-        let mut waiting = self.waiting().await?;
+        let (mut waiting, drained) = self.waiting(&ours).await?;
         let first = waiting.len() * (worker % STREAMS_AT_ONCE) / STREAMS_AT_ONCE;
         waiting.rotate_left(first);
         for group in &waiting {
@@ -225,7 +225,7 @@ impl Flusher {
         }
         if worker == 0 && asked_at_ms - self.noted_ms.load(Ordering::Relaxed) >= NOTE_INTERVAL_MS {
             self.noted_ms.store(asked_at_ms, Ordering::Relaxed);
-            self.note_drained(client, &waiting, asked_at_ms, &ours).await?;
+            self.note_drained(client, &drained, asked_at_ms, &ours).await?;
             self.flush_policies(client, &ours).await?;
         }
         Ok(events)
@@ -235,11 +235,11 @@ impl Flusher {
     async fn note_drained(
         &self,
         client: &Client,
-        waiting: &[u16],
+        drained: &[u16],
         at_ms: i64,
         epoch: &str,
     ) -> Result<(), ArchiveError> {
-        let drained: Vec<i32> = (0..GROUPS).filter(|group| !waiting.contains(group)).map(i32::from).collect();
+        let drained: Vec<i32> = drained.iter().copied().map(i32::from).collect();
         // In order, and none that somebody is at: nobody waits for anybody.
         let note = "UPDATE counter_watermark SET drained_at_ms = $1 WHERE stream_group IN (
             SELECT stream_group FROM counter_watermark
@@ -276,21 +276,30 @@ impl Flusher {
         Ok(())
     }
 
-    /// The groups in whose streams something lies: what is flushed is trimmed, so there are few when little happens.
-    async fn waiting(&self) -> Result<Vec<u16>, ArchiveError> {
+    /// The groups in whose streams something lies, and those in which nothing does: what is flushed is trimmed, so there are few of the
+    /// first when little happens. A stream that is gone with its marker is not empty but lost, and is neither.
+    async fn waiting(&self, epoch: &str) -> Result<(Vec<u16>, Vec<u16>), ArchiveError> {
         let map = self.external.map();
-        let mut waiting = Vec::new();
+        let (mut waiting, mut drained) = (Vec::new(), Vec::new());
         for address in map.masters() {
             let here: Vec<u16> = map.groups_of(&address).collect();
-            let mut pipeline = Pipeline::with_capacity(here.len());
-            here.iter().for_each(|group| _ = pipeline.cmd("XLEN").arg(groups::stream(*group)));
-            let lengths = self.links.ask_all(&address, &pipeline, here.len()).await?;
-            let is_some = |length: &Value| !matches!(length, Value::Int(0));
-            waiting.extend(
-                here.iter().zip(&lengths).filter(|(_, length)| is_some(length)).map(|(group, _)| *group),
-            );
+            let mut pipeline = Pipeline::with_capacity(2 * here.len());
+            for group in &here {
+                pipeline.cmd("XLEN").arg(groups::stream(*group));
+                pipeline.cmd("HGET").arg(groups::marker(*group)).arg("epoch");
+            }
+            let answers = self.links.ask_all(&address, &pipeline, 2 * here.len()).await?;
+            for (group, answer) in here.iter().zip(answers.chunks(2)) {
+                match answer {
+                    [Value::Int(0), Value::BulkString(marker)] if marker == epoch.as_bytes() => {
+                        drained.push(*group);
+                    }
+                    [Value::Int(0), _] => {}
+                    _ => waiting.push(*group),
+                }
+            }
         }
-        Ok(waiting)
+        Ok((waiting, drained))
     }
 
     /// Adds up the totals of counters in stripes.

@@ -72,6 +72,12 @@ impl ArchiveFacts {
     }
 }
 
+/// How long PostgreSQL may take to let somebody in.
+const CONNECT_MAX: Duration = Duration::from_secs(10);
+/// A node that hangs in the middle of a transaction must not keep others from what it has locked. Between two statements a node waits for
+/// Redis at most, which is given up sooner.
+const IDLE_MAX: &str = "SET idle_in_transaction_session_timeout = '20s'";
+
 impl Archive {
     /// The one that a URL names. Nobody is asked yet.
     pub fn new(url: &str) -> Result<Archive, ArchiveError> {
@@ -137,12 +143,16 @@ impl Archive {
 
     /// A connection of one's own. It ends with the client.
     pub(crate) async fn connect(&self) -> Result<Client, ArchiveError> {
-        let (client, connection) = self.config.connect(NoTls).await?;
+        let opened = tokio::time::timeout(CONNECT_MAX, self.config.connect(NoTls)).await;
+        let (client, connection) = opened.map_err(|_| {
+            ArchiveError::Unfit(format!("PostgreSQL does not answer within {} s", CONNECT_MAX.as_secs()))
+        })??;
         tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "the connection to PostgreSQL ended");
             }
         });
+        client.batch_execute(IDLE_MAX).await?;
         Ok(client)
     }
 }

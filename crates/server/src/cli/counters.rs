@@ -300,6 +300,11 @@ pub fn batch_get(keys: &[Value]) -> Call<'static> {
     Call { method: "POST", path, id: None, body: Some(json!({ "keys": keys })) }
 }
 
+/// The same, rather not at all than older than now.
+pub fn batch_get_strong(keys: &[Value]) -> Call<'static> {
+    Call { path: "counters/batch-get?consistency=strong".to_owned(), ..batch_get(keys) }
+}
+
 /// The same with all they have, of [`BODIES_MAX`](quipu_wire::json::request::BODIES_MAX) at most.
 pub fn batch_get_whole(keys: &[Value]) -> Call<'static> {
     Call { body: Some(json!({ "keys": keys, "bodies": true })), ..batch_get(&[]) }

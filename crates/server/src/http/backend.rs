@@ -47,9 +47,10 @@ fn archived(state: ArchiveState) -> BackendArchive {
 fn recovered(told: Recovery) -> BackendRecovery {
     let time = |ms: i64| rfc3339(u64::try_from(ms).unwrap_or(0));
     let gap = |(from, to): (i64, i64)| BackendGap {
-        from: time(from),
+        from: time(from.min(to)),
         to: time(to),
-        length_ms: to.saturating_sub(from),
+        // Clocks of several machines take part.
+        length_ms: to.saturating_sub(from).max(0),
     };
     BackendRecovery {
         detected_at: time(told.detected_at_ms),

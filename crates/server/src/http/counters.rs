@@ -82,7 +82,9 @@ pub fn freshness_of(parameters: &Parameters) -> Result<Freshness, Refused> {
         "eventual" => Some(Freshness::Eventual { max_staleness_ms }),
         _ => None,
     })?;
-    Ok(freshness.unwrap_or(UNSAID))
+    // Who says how old it may be says that it may be.
+    let bounded = max_staleness_ms.map(|_| Freshness::Eventual { max_staleness_ms });
+    Ok(freshness.or(bounded).unwrap_or(UNSAID))
 }
 
 /// A counter, and how far behind that may be.

@@ -17,7 +17,7 @@ use super::findings::{Finding, Kind, Spool, Spooled};
 use super::truths::Truths;
 use super::{Args, stop};
 use crate::cli::counter::{Counter, Results, time_ms};
-use crate::cli::counters::{batch_get, key_body};
+use crate::cli::counters::{batch_get_strong, key_body};
 use crate::cli::failure::Failure;
 use crate::cli::interrupt::Interrupt;
 use crate::cli::list::{PAGE_MAX, Pages, Selection, patiently};
@@ -223,7 +223,7 @@ impl<'a> Comparison<'a> {
     fn read(&self, keys: &[Vec<u8>]) -> Result<Vec<Seen>, Failure> {
         stop(self.interrupt);
         let bodies: Vec<Value> = keys.iter().map(|key| key_body(key)).collect();
-        let (client, call) = (&self.args.client, batch_get(&bodies));
+        let (client, call) = (&self.args.client, batch_get_strong(&bodies));
         let read = patiently(client, self.interrupt, self.bar, || client.fetch::<Results>(&call));
         stop(self.interrupt);
         Ok(read?.results.iter().map(Seen::of).collect())
