@@ -240,9 +240,9 @@ impl Striped {
         (0..self.parts.len()).filter(|index| is_late(&self.parts[*index])).collect()
     }
 
-    /// How a request's counter is spread.
-    pub(crate) fn layout(&self, index: usize) -> Option<&Layout> {
-        self.layouts.get(&index)
+    /// What was asked, and how its counters were taken to be spread.
+    pub(crate) fn into_asked(self) -> (Batch, Layouts) {
+        (self.asked, self.layouts)
     }
 
     /// What the requests are told, by what the stripes have answered; how far behind each may be.

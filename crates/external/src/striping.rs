@@ -104,7 +104,7 @@ impl External {
                     .into_iter()
                     .zip(claimed.replies)
                     .for_each(|(claim, reply)| hear_claim(&mut found, claim, &reply)),
-                Err(why) => return Asked { batch, told: Err(why), late: Vec::new() },
+                Err(why) => return Asked { batch, layouts, told: Err(why), late: Vec::new() },
             }
         }
         let draw = || self.lanes.draw();
@@ -114,36 +114,47 @@ impl External {
         let mut late = Vec::new();
         let told = done.map(|done| {
             late = striped.late(&done.replies);
-            late.retain(|index| striped.layout(*index).is_some() && !found.contains_key(index));
+            late.retain(|index| !found.contains_key(index));
             striped.put_together(&done, &self.totals)
         });
-        Asked { batch: striped.asked, told, late }
+        let (batch, layouts) = striped.into_asked();
+        Asked { batch, layouts, told, late }
     }
 
-    /// An id that a stripe knows for something else may be claimed there: if the number of stripes has changed, it is asked again.
+    /// An id that a stripe knows for something else may be claimed there: if the number of stripes is another by now than the one by which it
+    /// was asked, it is asked again, and as long as that cannot be known, nobody is told that the id was used before.
     async fn ask_late_again(&self, asked: &mut Asked, now_ms: u64, began: Instant) {
         let Ok((replies, staleness_ms)) = &mut asked.told else { return };
-        if asked.late.is_empty() {
-            return;
-        }
-        let before = self.layouts(&asked.batch, now_ms);
-        if self.look_at_policies().await.is_err() {
-            return;
-        }
-        let after = self.layouts(&asked.batch, now_ms);
-        let mut again = Batch::default();
-        asked.late.retain(|index| before.get(index) != after.get(index));
-        asked.late.iter().for_each(|index| _ = again.push_from(&asked.batch, *index));
-        if again.requests.is_empty() {
-            return;
-        }
-        let now_ms = now_ms.saturating_add(began.elapsed().as_millis() as u64);
-        let layouts = self.layouts(&again, now_ms);
-        if let Ok((told, behind)) = self.ask_striped(again, layouts, now_ms).await.told {
+        while !asked.late.is_empty() {
+            let is_known = self.look_at_policies().await.is_ok();
+            let after = self.layouts(&asked.batch, now_ms);
+            let layouts = &asked.layouts;
+            asked.late.retain(|index| !is_known || layouts.get(index) != after.get(index));
+            for index in &asked.late {
+                replies[*index] = Reply { refusal: Some(Refusal::NoLeader), ..Reply::state(None) };
+            }
+            if !is_known || began.elapsed() > self.lanes.options.patience {
+                return;
+            }
+            let mut again = Batch::default();
+            asked.late.iter().for_each(|index| _ = again.push_from(&asked.batch, *index));
+            let now_ms = now_ms.saturating_add(began.elapsed().as_millis() as u64);
+            let layouts = self.layouts(&again, now_ms);
+            let Asked { layouts, told, late, .. } = self.ask_striped(again, layouts, now_ms).await;
+            let Ok((told, behind)) = told else {
+                for index in &asked.late {
+                    replies[*index] = Reply { refusal: Some(Refusal::OutcomeUnknown), ..Reply::state(None) };
+                }
+                return;
+            };
             for ((index, reply), behind_ms) in asked.late.iter().zip(told).zip(behind) {
                 replies[*index] = reply;
                 staleness_ms[*index] = behind_ms;
             }
+            for (place, layout) in layouts {
+                asked.layouts.insert(asked.late[place], layout);
+            }
+            asked.late = late.into_iter().map(|place| asked.late[place]).collect();
         }
     }
 }
@@ -151,6 +162,8 @@ impl External {
 /// A batch, and what its requests are told.
 struct Asked {
     batch: Batch,
+    /// By which they were asked.
+    layouts: Layouts,
     told: Result<(Vec<Reply>, Vec<u64>), Unavailable>,
     /// Requests whose ids a stripe knew for something else.
     late: Vec<usize>,

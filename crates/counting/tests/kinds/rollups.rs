@@ -108,7 +108,8 @@ fn folding_makes_room() {
         rollups_kept: CellsKept::new([("minute", HOUR_MS)]).unwrap(),
         ..by(&[&["minute"]])
     });
-    counter.fill("minute", |number| format!("2026-01-01T00:{number:05}"));
+    // As long as minutes are, so that they sort as those do.
+    counter.fill("minute", |number| format!("2026-01-01T{number:05}"));
     let counter = script(
         counter,
         &[(0, add(1), "no too-many-cells"), (MINUTE_MS, add(1), &(CELLS_MAX + 1).to_string())],

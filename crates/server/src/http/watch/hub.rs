@@ -2,14 +2,14 @@
 //!
 //! One task, which exists while somebody watches, goes round: it takes what the deployment has noted (`Counters::changes`), reads
 //! those counters like any client would, and tells the topics. A read waits until what it reveals is durable, so nobody is
-//! shown what a crash can take back; and it shows the newest, so what changes often costs one read a round. A read that takes its time, because
-//! nobody leads a partition or a disk is slow, goes on beside the rounds: others do not wait for it.
+//! shown what a crash can take back; and it shows the newest, so what changes often costs one read a round.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 use quipu_counting::slot::{SLOTS, slot};
 use quipu_counting::{Action, Batch, Changes, Counters, Interest, Reply};
@@ -18,7 +18,6 @@ use quipu_wire::json::reply::CounterBody;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use tokio::sync::{Notify, oneshot, watch};
-use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 
 use super::topics::{Change, Event, Full, Selection, Topics};
@@ -40,8 +39,6 @@ const READS_PER_BATCH: usize = 256;
 const GROUP_SLOTS: u16 = SLOTS / 16;
 /// How long a read may take before it is tried again in the next round.
 const READ_MAX: Duration = Duration::from_secs(2);
-/// How long a round waits for its reads; what takes longer comes with a later one.
-const ROUND_MAX: Duration = Duration::from_millis(100);
 /// Counters that wait to be read. With more of them, while reads fail, whoever watches a prefix begins anew.
 const PENDING_MAX: usize = 65_536;
 
@@ -71,50 +68,6 @@ struct Rounds {
     over: u64,
 }
 
-/// Counters that are being read together: all of some slots, and of these nobody reads others meanwhile.
-struct Reading {
-    /// Which slots.
-    group: u16,
-    /// Since which round.
-    round: u64,
-    /// Each, and whether it may have changed.
-    keys: Vec<(Vec<u8>, bool)>,
-}
-
-/// The slots of a read that is over, and what came of it.
-type Done = (u16, Result<Vec<Reply>, Refused>);
-
-/// Reads under way, and what became of those that are over.
-#[derive(Default)]
-struct Reads {
-    tasks: JoinSet<Done>,
-    by_group: BTreeMap<u16, Reading>,
-}
-
-impl Reads {
-    /// The last round of which nothing is read any more.
-    fn over(&self, begun: u64) -> u64 {
-        self.by_group.values().map(|reading| reading.round - 1).min().unwrap_or(begun)
-    }
-
-    /// The next that is over: any that is so already, and those of this round for as long as there is time.
-    async fn next(&mut self, round: u64, until: Instant) -> Option<Result<Done, JoinError>> {
-        if let Some(done) = self.tasks.try_join_next() {
-            return Some(done);
-        }
-        match self.by_group.values().any(|reading| reading.round == round) {
-            true => tokio::time::timeout_at(until, self.tasks.join_next()).await.ok().flatten(),
-            false => None,
-        }
-    }
-
-    /// What is read is not wanted any more, or not as it was.
-    fn give_up(&mut self, pending: &mut Pending) {
-        self.tasks = JoinSet::new();
-        std::mem::take(&mut self.by_group).into_values().for_each(|reading| pending.take_back(reading));
-    }
-}
-
 /// What is to be read.
 #[derive(Default)]
 struct Pending {
@@ -123,37 +76,6 @@ struct Pending {
     keys: BTreeSet<Vec<u8>>,
     /// Counters watched by name of which it is not known, or not for certain, what they are.
     unknown: BTreeSet<Vec<u8>>,
-}
-
-impl Pending {
-    /// Some of what is to be read, of slots of which nothing is read yet.
-    fn next(&mut self, reads: &Reads, round: u64) -> Vec<Reading> {
-        let mut groups: BTreeMap<u16, Vec<Vec<u8>>> = BTreeMap::new();
-        for key in self.keys.union(&self.unknown) {
-            let keys = groups.entry(slot(key) / GROUP_SLOTS).or_default();
-            if keys.len() < READS_PER_BATCH {
-                keys.push(key.clone());
-            }
-        }
-        groups.retain(|group, _| !reads.by_group.contains_key(group));
-        let reading = |(group, keys): (u16, Vec<Vec<u8>>)| {
-            let keys = keys.into_iter().map(|key| {
-                self.unknown.remove(&key);
-                let has_changed = self.keys.remove(&key);
-                (key, has_changed)
-            });
-            Reading { group, round, keys: keys.collect() }
-        };
-        groups.into_iter().map(reading).collect()
-    }
-
-    /// What was not read is to be read again.
-    fn take_back(&mut self, reading: Reading) {
-        for (key, has_changed) in reading.keys {
-            let into = if has_changed { &mut self.keys } else { &mut self.unknown };
-            into.insert(key);
-        }
-    }
 }
 
 impl Hub {
@@ -208,7 +130,7 @@ impl Hub {
     }
 
     async fn go_round(self: Arc<Hub>) {
-        let (mut pending, mut reads) = (Pending::default(), Reads::default());
+        let mut pending = Pending::default();
         loop {
             if self.is_over() {
                 return;
@@ -216,14 +138,14 @@ impl Hub {
             self.rounds.send_modify(|rounds| rounds.begun += 1);
             self.learn_interest(&mut pending).await;
             self.take(self.counters.changes(), &mut pending);
-            let pause = match self.tell(&mut pending, &mut reads).await {
-                Ok(count) => (PAUSE_MIN + PAUSE_PER_READ * count as u32).min(PAUSE_MAX),
+            let pause = match self.tell(&mut pending).await {
+                Ok(reads) => (PAUSE_MIN + PAUSE_PER_READ * reads as u32).min(PAUSE_MAX),
                 Err(refused) => {
                     tracing::debug!(?refused, "watched counters were not read");
                     PAUSE_AFTER_FAILURE
                 }
             };
-            self.rounds.send_modify(|rounds| rounds.over = reads.over(rounds.begun));
+            self.rounds.send_modify(|rounds| rounds.over = rounds.begun);
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = self.nudge.notified() => {}
@@ -271,75 +193,65 @@ impl Hub {
         }
     }
 
-    /// Reads what is pending and tells the topics what was read in time. Returns how much that was.
-    async fn tell(self: &Arc<Hub>, pending: &mut Pending, reads: &mut Reads) -> Result<usize, Refused> {
+    /// Reads what is pending and tells the topics. Returns how much was read; the rest stays pending.
+    async fn tell(&self, pending: &mut Pending) -> Result<usize, Refused> {
         if pending.cleared {
-            // What was read before must not be told after.
-            reads.give_up(pending);
-            self.tell_cleared().await?;
+            // Reveals the newest of every partition.
+            let mut batch = Batch::default();
+            batch.push(b"", Action::Count);
+            let counted = self.read(batch).await?;
+            if counted.iter().any(|reply| reply.refusal.is_some()) {
+                return Err(too_late());
+            }
+            self.state.lock().topics.clear(|key| to_json(key, &Reply::state(None), 0));
             pending.cleared = false;
         }
-        let round = self.rounds.borrow().begun;
+        let mut groups: BTreeMap<u16, Vec<Vec<u8>>> = BTreeMap::new();
+        for key in pending.keys.union(&pending.unknown) {
+            groups.entry(slot(key) / GROUP_SLOTS).or_default().push(key.clone());
+        }
         // Each for itself: one that nobody leads at the moment, or that lies on a slow disk, must not hold up the others.
-        for reading in pending.next(reads, round) {
-            let mut batch = Batch::with_room(reading.keys.len());
-            reading.keys.iter().for_each(|(key, _)| {
-                batch.push(key, Action::Read);
-            });
-            let (hub, group) = (Arc::clone(self), reading.group);
-            reads.tasks.spawn(async move { (group, hub.read(batch).await) });
-            reads.by_group.insert(group, reading);
-        }
-        let (until, mut count, mut failed) = (Instant::now() + ROUND_MAX, 0, None);
-        while let Some(done) = reads.next(round, until).await {
-            let Ok((group, replies)) = done else {
-                reads.give_up(pending);
-                break;
-            };
-            let Some(reading) = reads.by_group.remove(&group) else { continue };
-            match replies {
-                Ok(replies) => count += self.tell_some(reading, &replies, pending),
-                Err(refused) => {
-                    pending.take_back(reading);
-                    failed = Some(refused);
+        let chunks = groups.values().flat_map(|keys| keys.chunks(READS_PER_BATCH));
+        let told = join_all(chunks.map(|keys| self.tell_some(keys, &pending.keys))).await;
+        let (mut reads, mut failed) = (0, None);
+        for told in told {
+            match told {
+                Ok(keys) => {
+                    reads += keys.len();
+                    for key in keys {
+                        pending.keys.remove(&key);
+                        pending.unknown.remove(&key);
+                    }
                 }
+                Err(refused) => failed = Some(refused),
             }
         }
-        failed.map_or(Ok(count), Err)
+        failed.map_or(Ok(reads), Err)
     }
 
-    async fn tell_cleared(&self) -> Result<(), Refused> {
-        // Reveals the newest of every partition.
-        let mut batch = Batch::default();
-        batch.push(b"", Action::Count);
-        let counted = self.read(batch).await?;
-        if counted.iter().any(|reply| reply.refusal.is_some()) {
-            return Err(too_late());
+    /// Reads some counters and tells the topics. Returns those that were read.
+    async fn tell_some(
+        &self,
+        keys: &[Vec<u8>],
+        changed: &BTreeSet<Vec<u8>>,
+    ) -> Result<Vec<Vec<u8>>, Refused> {
+        let mut batch = Batch::with_room(keys.len());
+        for key in keys {
+            batch.push(key, Action::Read);
         }
-        self.state.lock().topics.clear(|key| to_json(key, &Reply::state(None), 0));
-        Ok(())
-    }
-
-    /// Tells the topics what was read, and how much that was; what was refused is to be read again.
-    fn tell_some(&self, reading: Reading, replies: &[Reply], pending: &mut Pending) -> usize {
-        let Reading { group, round, keys } = reading;
+        let replies = self.read(batch).await?;
         let now_ms = self.clock.now_ms();
-        let (mut told, mut refused) = (0, Vec::new());
         let mut state = self.state.lock();
-        for ((key, has_changed), reply) in keys.into_iter().zip(replies) {
-            if reply.refusal.is_some() {
-                refused.push((key, has_changed));
-                continue;
-            }
+        let read = keys.iter().zip(&replies).filter(|(_, reply)| reply.refusal.is_none());
+        let told = read.map(|(key, reply)| {
             let cell = reply.exists.then_some(reply.cell);
-            match has_changed {
-                true => state.topics.publish(&key, cell, || to_json(&key, reply, now_ms)),
-                false => state.topics.learn(&key, cell, || to_json(&key, reply, now_ms)),
+            match changed.contains(key) {
+                true => state.topics.publish(key, cell, || to_json(key, reply, now_ms)),
+                false => state.topics.learn(key, cell, || to_json(key, reply, now_ms)),
             }
-            told += 1;
-        }
-        pending.take_back(Reading { group, round, keys: refused });
-        told
+            key.clone()
+        });
+        Ok(told.collect())
     }
 
     /// What a batch is answered, once it may be shown.
