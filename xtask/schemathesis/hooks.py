@@ -117,9 +117,13 @@ REFUSED_BY_RIGHT = (
     ("the query parameter dims", asks_for("dims")),  # names and values have a form
     ("no policy declares", asks_for("dims")),
     ("no roll-up of the counter's policy", asks_for("dims")),
+    ("the counter counts something else", asks_for("dims")),  # only sums have parts
     ("`dims", has("dims")),
     (".dims", has("dims")),
     ("`rollups`", has("rollups")),  # names have a form, and come once
+    ("`rollupKeep", has("rollupKeep")),  # of times that are rolled up by, and not too short
+    ("`stripes`", has("stripes")),  # a power of two, and only for plain sums
+    ("striped counters need a deployment on Redis", has("stripes")),
     ("expected a time like", has("at")),  # before 1970, or of 61 seconds
     ("`lateness`", has("lateness")),  # for windows, and no longer than they are kept
     ("`audit`", has("audit")),

@@ -146,7 +146,7 @@ pub struct External {
     own: Weak<External>,
     /// Why not everything can be counted, if not.
     problem: Mutex<Option<Problem>>,
-    handle: Handle,
+    pub(crate) handle: Handle,
     keeper: Mutex<Option<AbortHandle>>,
 }
 
@@ -583,6 +583,12 @@ impl Counters for External {
                 return;
             }
         }
+        let finished = match self.own.upgrade() {
+            Some(external) if batch.requests.iter().any(|request| request.id.is_some()) => {
+                external.minding_late(now_ms, finished)
+            }
+            _ => finished,
+        };
         self.send(batch, now_ms, finished, |batch, index| groups::group(batch.key(index)));
     }
 

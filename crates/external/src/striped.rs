@@ -284,7 +284,7 @@ impl Striped {
 }
 
 /// Whether only one stripe is asked to do it.
-fn is_of_one_stripe(action: &Action) -> bool {
+pub(crate) fn is_of_one_stripe(action: &Action) -> bool {
     matches!(action, Action::Add(_) | Action::Told { .. })
 }
 

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use crate::external::{External, LOOK_INTERVAL, nobody, unreachable};
 use crate::policies;
-use crate::striped::{Layouts, Sent, Striped, unsupported};
+use crate::striped::{Layouts, Sent, Striped, is_of_one_stripe, unsupported};
 
 impl External {
     /// Which requests are for striped counters.
@@ -80,6 +80,31 @@ impl External {
                 Err(why) => finished(batch, Err(why)),
             }
         });
+    }
+
+    /// For requests to counters of which this node does not know that they lie in stripes: where others do, an id may be claimed.
+    pub(crate) fn minding_late(self: Arc<Self>, now_ms: u64, finished: Finished) -> Finished {
+        Box::new(move |mut batch, result| {
+            let is_late = |index: &usize| {
+                batch.replies.get(*index).is_some_and(|reply| reply.refusal == Some(Refusal::IdReused))
+                    && is_of_one_stripe(&batch.requests[*index].action)
+                    && !batch.groups.iter().any(|group| (group.start..group.end).contains(index))
+            };
+            let late: Vec<usize> = (0..batch.requests.len()).filter(is_late).collect();
+            if late.is_empty() || result.is_err() {
+                return finished(batch, result);
+            }
+            let handle = self.handle.clone();
+            handle.spawn(async move {
+                let behind_ms = (0..batch.requests.len()).map(|place| batch.staleness_ms(place)).collect();
+                let told = Ok((std::mem::take(&mut batch.replies), behind_ms));
+                let mut asked = Asked { batch, layouts: Layouts::default(), told, late };
+                self.ask_late_again(&mut asked, now_ms, Instant::now()).await;
+                let Asked { mut batch, told, .. } = asked;
+                batch.replies = told.map(|(replies, _)| replies).unwrap_or_default();
+                finished(batch, result);
+            });
+        })
     }
 
     /// Sends requests to the groups that they are for, and waits for what they are told.

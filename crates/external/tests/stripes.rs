@@ -145,14 +145,16 @@ async fn striped_counters_on_a_cluster() {
     striped_counters(&cluster.url(), &masters).await;
 }
 
-/// Asks until it is said to be done, as a client would.
-async fn add_once(external: &External, key: &str, id: &str) {
+/// Asks until it is said to be done, as a client would. Says no if it was refused for good, because its id was claimed elsewhere: see the
+/// page about what falls short.
+async fn add_once(external: &External, key: &str, id: &str) -> bool {
     let begin = Instant::now();
     loop {
         assert!(begin.elapsed() < PATIENCE, "{key} {id} is not done");
         let told = run(external, |batch| _ = batch.push_with_id(key.as_bytes(), plain(1), id.as_bytes(), 0));
         match told.await.map(|batch| (batch.replies[0].refusal, batch.replies[0].applied)) {
-            Ok((None, 1)) => return,
+            Ok((None, 1)) => return true,
+            Ok((Some(Refusal::IdReused), _)) => return false,
             Ok((Some(Refusal::OutcomeUnknown | Refusal::NoLeader), _)) | Err(Unavailable::NoLeader(_)) => {}
             other => panic!("{other:?}"),
         }
@@ -167,6 +169,7 @@ async fn growth(url: &str, losing: Option<&Losing>) {
         External::open(url, Options::default()).await.unwrap(),
     ];
     let (is_over, counted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicI64::new(0)));
+    let loses = losing.is_some();
     let clients: Vec<_> = (0..12)
         .map(|client: usize| {
             let (nodes, is_over, counted) = (nodes.clone(), Arc::clone(&is_over), Arc::clone(&counted));
@@ -174,8 +177,9 @@ async fn growth(url: &str, losing: Option<&Losing>) {
                 let mut turn = 0;
                 while !is_over.load(Ordering::Relaxed) {
                     let id = format!("{client}-{turn}");
-                    add_once(&nodes[client % 2], "hot:a", &id).await;
-                    counted.fetch_add(1, Ordering::Relaxed);
+                    let is_counted = add_once(&nodes[client % 2], "hot:a", &id).await;
+                    assert!(is_counted || loses, "{id} is refused");
+                    counted.fetch_add(i64::from(is_counted), Ordering::Relaxed);
                     // The same again elsewhere: at once, and what was long ago.
                     let before = format!("{client}-{}", turn / 2);
                     add_once(&nodes[(client + 1) % 2], "hot:a", if turn % 3 == 0 { &id } else { &before })
@@ -188,9 +192,7 @@ async fn growth(url: &str, losing: Option<&Losing>) {
     if let Some(losing) = losing {
         losing.left.store(i64::MAX, Ordering::Relaxed);
     }
-    // Back to a number that there was goes only where every request is done at the first attempt: see the page.
-    let numbers = [Some(16), Some(64), Some(4), None, Some(64)];
-    for stripes in numbers.into_iter().take(if losing.is_some() { 3 } else { 5 }) {
+    for stripes in [Some(16), Some(64), Some(4), None, Some(64)] {
         stripe(&nodes[1], stripes).await;
         let seen = counted.load(Ordering::Relaxed);
         while counted.load(Ordering::Relaxed) < seen + 300 {
