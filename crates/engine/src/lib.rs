@@ -20,7 +20,7 @@
 //!
 //! The way of a batch: `engine` (the seam), `execute` (decide and log), `partition` (state of a range of slots) over
 //! `table`, `record` and `bodies` (how counters lie in memory), `fetch` on a thread of `pool`, in the order of `queue` (what
-//! memory does not have). Behind it: `checkpoint` (to `rows` of the cold store), `recover` and `replay`, `tend` (the
+//! memory does not have). Behind it: `checkpoint` (to `rows` of the cold store), `recover`, `replaying` and `replay`, `tend` (the
 //! chores, on the thread of `keeper`), `ids` and `recent` (remembered requests), `expiries`, `scan`, `list`,
 //! `aggregate`, `hot`, `check`, `watching` (what changed), `trail` (who changed it).
 //! Partitions that are ordered elsewhere: `replicated`, `snapshot`, `digest`.
@@ -49,6 +49,7 @@ mod recent;
 mod record;
 mod recover;
 mod replay;
+mod replaying;
 mod replicated;
 mod rows;
 mod scan;

@@ -5,17 +5,18 @@
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
+use std::thread;
 
 use quipu_counting::Policies;
 use quipu_store::cold::{ColdError, ColdStore};
 use quipu_store::{Disk, Durability, LOG_START, Log, LogError, LogOptions, Visit};
-use quipu_wire::entry::{self, Effect, Malformed, Reader, Section, sections};
+use quipu_wire::entry::{self, Malformed, Reader};
 
 use crate::folder::Folder;
 use crate::ids::{BIN_BITS_MAX, Run, Slice};
 use crate::options::{OpenError, Options};
 use crate::partition::Partition;
-use crate::replay::{At, Queue, ReplayError, Step};
+use crate::replaying::Replaying;
 use crate::replicated::read_meta;
 use crate::rows::{self, Cut};
 
@@ -55,18 +56,18 @@ pub fn recover(
     hash_seed: u64,
     records: Records<'_>,
 ) -> Result<Recovered, OpenError> {
-    let mut replay = Replay::new(usize::from(folder.meta.partitions), hash_seed, cold);
+    let mut loaded = Loaded::new(usize::from(folder.meta.partitions), hash_seed);
     if folder.is_new && !cold.spaces()?.is_empty() {
         return Err(folder.missing("quipu.meta"));
     }
-    replay.load_checkpoints(cold, matches!(records, Records::Entries(_)))?;
+    loaded.load_checkpoints(cold, matches!(records, Records::Entries(_)))?;
     // The log of a folder in use has begun, whatever checkpoints there are.
     let begun = if folder.is_new { 0 } else { LOG_START };
     let meta_from = read_meta(cold)?.map_or(u64::MAX, |(needed_from, _)| needed_from);
     let needed = match &records {
-        Records::Effects => replay.cuts.iter().map(|cut| cut.offset).min(),
+        Records::Effects => loaded.cuts.iter().map(|cut| cut.offset).min(),
         Records::Entries(_) => {
-            let held = replay.partitions.iter().zip(&replay.cuts).filter(|(held, _)| !held.mark.is_empty());
+            let held = loaded.partitions.iter().zip(&loaded.cuts).filter(|(held, _)| !held.mark.is_empty());
             held.map(|(_, cut)| cut.offset)
                 .chain([meta_from].into_iter().filter(|from| *from != u64::MAX))
                 .min()
@@ -77,7 +78,12 @@ pub fn recover(
     let path = folder.path.join("log");
     let (log, is_replicated) = match records {
         Records::Effects => {
-            (Log::open(disk, &path, log_options, from, &mut |visit| replay.visit(visit))?, false)
+            let Loaded { partitions, policies, cuts } = &mut loaded;
+            let log = thread::scope(|scope| {
+                let mut replaying = Replaying::new(scope, partitions, policies, cuts, cold);
+                Log::open(disk, &path, log_options, from, &mut |visit| replaying.visit(visit))
+            });
+            (log?, false)
         }
         Records::Entries(record) => {
             let mut visit = |visit: Visit<'_>| match visit {
@@ -87,12 +93,11 @@ pub fn recover(
             (Log::open(disk, &path, log_options, from, &mut visit)?, true)
         }
     };
-    replay.apply_queued()?;
     if folder.is_new && log.recovery().records > 0 {
         // With secrets other than those of its request ids, each of them would count again.
         return Err(folder.missing("quipu.meta"));
     }
-    let mut partitions = replay.partitions;
+    let mut partitions = loaded.partitions;
     if !folder.is_new && !is_replicated {
         partitions.iter_mut().for_each(|partition| partition.sequence += SEQUENCE_GAP);
         if options.durability != Durability::Sync {
@@ -101,12 +106,12 @@ pub fn recover(
     }
     for partition in &mut partitions {
         if !is_replicated {
-            partition.policies = Arc::clone(&replay.policies);
+            partition.policies = Arc::clone(&loaded.policies);
         }
         partition.last_offset = log.end();
         partition.cut_sequence = partition.sequence;
     }
-    let cuts = replay.cuts.iter().map(|cut| cut.offset).collect();
+    let cuts = loaded.cuts.iter().map(|cut| cut.offset).collect();
     Ok(Recovered { partitions, log, cuts, from, meta_from })
 }
 
@@ -127,24 +132,20 @@ fn log_sequences(log: &Log, partitions: &[Partition]) -> Result<(), LogError> {
     log.commit(end)
 }
 
-struct Replay<'a> {
-    cold: &'a dyn ColdStore,
+/// What the checkpoints say, and then also what the log says after them.
+struct Loaded {
     partitions: Vec<Partition>,
     policies: Arc<Policies>,
     cuts: Vec<Cut>,
-    /// Effects on cells that wait to be carried out together.
-    queue: Queue,
 }
 
-impl<'a> Replay<'a> {
-    fn new(count: usize, hash_seed: u64, cold: &'a dyn ColdStore) -> Replay<'a> {
+impl Loaded {
+    fn new(count: usize, hash_seed: u64) -> Loaded {
         let never = Cut { sequence: 0, time_ms: 0, offset: 0, count: 0, ledger: 0 };
-        Replay {
-            cold,
+        Loaded {
             partitions: (0..count).map(|index| Partition::new(index as u16, hash_seed)).collect(),
             policies: Arc::default(),
             cuts: vec![never; count],
-            queue: Queue::new(count),
         }
     }
 
@@ -191,75 +192,6 @@ impl<'a> Replay<'a> {
         load_partition(cold, space, &cut, generation, partition)?;
         if index == 0 {
             self.policies = Arc::clone(&partition.policies);
-        }
-        Ok(())
-    }
-
-    fn apply_queued(&mut self) -> Result<(), LogError> {
-        self.queue.apply(&mut self.partitions, self.cold).map_err(|error| LogError::Record(error.to_string()))
-    }
-
-    fn visit(&mut self, visit: Visit<'_>) -> Result<(), LogError> {
-        match visit {
-            Visit::Segment { .. } => Ok(()),
-            Visit::Record { start, payload, .. } => {
-                let failed = |error: ReplayError| LogError::Record(format!("offset {start}: {error}"));
-                for section in sections(payload) {
-                    section
-                        .map_err(ReplayError::from)
-                        .and_then(|section| self.section(&section))
-                        .map_err(failed)?;
-                }
-                Ok(())
-            }
-        }
-    }
-
-    fn section(&mut self, section: &Section<'_>) -> Result<(), ReplayError> {
-        let index = usize::from(section.partition);
-        let partition = self.partitions.get_mut(index).ok_or(Malformed("partition number"))?;
-        if section.sequence <= self.cuts[index].sequence {
-            // In the checkpoint as a whole. What follows defines anew whatever it names.
-            return Ok(());
-        }
-        partition.sequence = section.sequence;
-        partition.time_ms = partition.time_ms.max(section.time_ms);
-        let at = At { partition: section.partition, time_ms: section.time_ms };
-        for effect in section.effects() {
-            match effect? {
-                Effect::Define { id, key, cell, has_body } => self.queue.define(at, id, key, cell, has_body),
-                Effect::Add { id, delta, times } => self.queue.push(at, id, Step::Add(delta, times)),
-                Effect::AddUnder { id, delta, identity } => {
-                    self.queue.push(at, id, Step::AddUnder(delta, identity));
-                }
-                Effect::Put { id, cell } => self.queue.push(at, id, Step::Put(cell)),
-                Effect::PutWhole { id, cell, events } => {
-                    let place = self.queue.keep(events);
-                    self.queue.push(at, id, Step::PutWhole(cell, place));
-                }
-                Effect::Remove { id } => self.queue.push(at, id, Step::Remove),
-                Effect::Clear => {
-                    self.queue.apply(&mut self.partitions, self.cold)?;
-                    self.queue.forget(index);
-                    let partition = &mut self.partitions[index];
-                    partition.clear();
-                    partition.effects.clear();
-                    partition.sequence = section.sequence;
-                }
-                Effect::Audit { key, keep_ms, change } => {
-                    self.partitions[index].trail.add(key, keep_ms, change)?;
-                }
-                Effect::Remember(remembered) => self.partitions[index].ids.remember(remembered),
-                Effect::Session { producer, session } => {
-                    self.partitions[index].sessions.insert(producer.into(), (session, true));
-                }
-                Effect::Policy { pattern, policy } => {
-                    Arc::make_mut(&mut self.policies).set(pattern, policy);
-                }
-            }
-            if self.queue.is_full() {
-                self.queue.apply(&mut self.partitions, self.cold)?;
-            }
         }
         Ok(())
     }

@@ -36,8 +36,8 @@ pub enum ReplayError {
 /// Where and when an effect belongs.
 #[derive(Clone, Copy)]
 pub struct At {
-    /// Partition.
-    pub partition: u16,
+    /// Which of the partitions that are carried out together.
+    pub index: usize,
     /// Entry time.
     pub time_ms: u64,
 }
@@ -129,7 +129,7 @@ impl Queue {
     /// Carries out what waits.
     pub fn apply(&mut self, partitions: &mut [Partition], cold: &dyn ColdStore) -> Result<(), ReplayError> {
         for queued in &mut self.waiting {
-            let index = usize::from(queued.at.partition);
+            let index = queued.at.index;
             match &mut queued.what {
                 What::Define { start, end, hash, .. } => {
                     *hash = partitions[index].hash(&self.bytes[*start..*end]);
@@ -139,7 +139,7 @@ impl Queue {
             }
         }
         for queued in &self.waiting {
-            let index = usize::from(queued.at.partition);
+            let index = queued.at.index;
             match &queued.what {
                 What::Define { hash, .. } => partitions[index].table.prefetch_record(*hash),
                 What::Step(_) => {
@@ -150,7 +150,7 @@ impl Queue {
             }
         }
         for queued in self.waiting.drain(..) {
-            let index = usize::from(queued.at.partition);
+            let index = queued.at.index;
             let (partition, ids) = (&mut partitions[index], &mut self.ids[index]);
             let number = match queued.what {
                 What::Define { start, end, hash, cell, has_body } => {

@@ -93,6 +93,45 @@ fn counts_survive_restarts_with_and_without_checkpoints() {
     }
 }
 
+/// Long enough that several threads carry it out.
+#[test]
+fn a_long_log_says_the_same_to_several_threads() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = || Options { partitions: 8, ..Options::default() };
+    let engine = open_with(folder.path(), options());
+    let mut expected: Vec<(String, Reply)> = Vec::new();
+    for round in 0..3 {
+        engine
+            .set_policy(b"counter:*", Some(Policy { max: Some(1_000 + round), ..Policy::default() }), NOW)
+            .unwrap();
+        expected.clear();
+        for part in 0..10 {
+            let keys: Vec<String> = (0..2_000).map(|number| format!("counter:{part}:{number:040}")).collect();
+            let mut batch = Batch::default();
+            for key in &keys {
+                batch.push_with_id(key.as_bytes(), add(round + 1), format!("{round}").as_bytes(), 0);
+            }
+            let replies = run(&engine, &mut batch, NOW + round as u64);
+            expected.extend(keys.into_iter().zip(replies));
+        }
+    }
+    one(&engine, "counter:3:0", add(7));
+    close(engine);
+    let engine = open_with(folder.path(), options());
+    assert!(fact(&engine, "log_tail_bytes") > 2 << 20, "it was replayed");
+    assert_eq!(engine.policies().unwrap().get(b"counter:*").unwrap().max, Some(1_002));
+    for (key, reply) in &expected {
+        let mut batch = Batch::default();
+        batch.push_with_id(key.as_bytes(), add(3), b"2", 0);
+        batch.push(key.as_bytes(), Action::Read);
+        let replies = run(&engine, &mut batch, NOW + 9);
+        assert!(replies[0].duplicate, "{key}");
+        assert_eq!(replies[1].cell, reply.cell, "{key}");
+    }
+    assert_eq!(value(&engine, "counter:3:0"), 7);
+    assert_sound(&engine);
+}
+
 #[test]
 fn version_birth_and_time_are_kept() {
     let folder = tempfile::tempdir().unwrap();

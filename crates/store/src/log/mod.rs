@@ -116,7 +116,7 @@ impl Log {
     /// Opens the log in `dir`, creating both when they are missing.
     ///
     /// Reads all segments from the one that contains offset `from`, in order: [`Visit::Segment`] at the
-    /// start of each, [`Visit::Record`] for every record in it, those before `from` included. A torn tail is cut off; damage is an
+    /// start of each, [`Visit::Record`] for every record in it, those before `from` included, then [`Visit::End`]. A torn tail is cut off; damage is an
     /// error, never skipped. Everything visited is durable when this returns: replies will reveal it.
     ///
     /// `from` also testifies: all that lies before it was durable once.

@@ -47,6 +47,8 @@ pub enum Visit<'a> {
         /// Its bytes.
         payload: &'a [u8],
     },
+    /// That was all of a log that was there already. Nothing has been changed so far: an error leaves it as it is.
+    End,
 }
 
 /// What was found at the start.
@@ -353,6 +355,7 @@ impl Reading<'_> {
             tracing::warn!("{}: torn tail cut at offset {cut}", found.path.display());
             self.report.torn_at = Some(cut);
         }
+        (self.visit)(Visit::End)?;
         let segment = Segment {
             number: found.number,
             path: found.path.clone(),

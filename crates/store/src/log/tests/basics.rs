@@ -164,7 +164,7 @@ fn a_visitor_that_cannot_read_a_record_stops_the_start() {
     log.commit(log.end()).unwrap();
     drop(log);
     let mut visit = |visit: Visit<'_>| match visit {
-        Visit::Segment { .. } => Ok(()),
+        Visit::Segment { .. } | Visit::End => Ok(()),
         Visit::Record { .. } => Err(LogError::Record("what is this".into())),
     };
     let result = Log::open(Arc::new(disk), Path::new(DIR), small(), 0, &mut visit);

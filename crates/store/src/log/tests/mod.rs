@@ -51,6 +51,7 @@ fn open_in(
                 last_end = end;
                 records.push((end, payload.to_vec()));
             }
+            Visit::End => {}
         }
         Ok(())
     })?;
