@@ -4,6 +4,7 @@
 //! Partitions do not know of each other, so what comes out is the same for any number of threads. A log that ends before the
 //! first piece is full is carried out by the thread that read it.
 
+use std::collections::VecDeque;
 use std::num::NonZero;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -19,9 +20,9 @@ use crate::replay::{At, Queue, ReplayError, Step};
 use crate::rows::Cut;
 
 /// A piece has this many bytes, or little more.
-const PIECE_BYTES: usize = 1 << 20;
+const PIECE_BYTES: usize = 256 << 10;
 /// Pieces that wait for a thread: enough for both sides to go on while the other is held up.
-const PIECES_WAITING: usize = 8;
+const PIECES_WAITING: usize = 16;
 
 /// Some records of the log.
 #[derive(Default)]
@@ -35,6 +36,8 @@ struct Piece {
 pub(crate) struct Replaying<'scope, 'env, 'a> {
     scope: &'scope Scope<'scope, 'env>,
     piece: Piece,
+    /// Those that were handed on: memory that is used again costs less than new.
+    handed_on: VecDeque<Arc<Piece>>,
     /// Until they have to begin.
     resting: Vec<Worker<'a>>,
     running: Vec<(SyncSender<Arc<Piece>>, Thread<'scope>)>,
@@ -64,7 +67,8 @@ impl<'scope, 'a: 'scope> Replaying<'scope, '_, 'a> {
             cold,
         };
         let resting = partitions.chunks_mut(size).enumerate().map(worker).collect();
-        Replaying { scope, piece: Piece::default(), resting, running: Vec::new() }
+        let (piece, handed_on) = Default::default();
+        Replaying { scope, piece, handed_on, resting, running: Vec::new() }
     }
 
     /// Takes what the log shows.
@@ -105,7 +109,12 @@ impl<'scope, 'a: 'scope> Replaying<'scope, '_, 'a> {
         if self.running.is_empty() {
             return true;
         }
-        let piece = Arc::new(std::mem::take(&mut self.piece));
+        let next = self.handed_on.pop_front_if(|oldest| Arc::strong_count(oldest) == 1);
+        let mut next = next.and_then(Arc::into_inner).unwrap_or_default();
+        next.bytes.clear();
+        next.records.clear();
+        let piece = Arc::new(std::mem::replace(&mut self.piece, next));
+        self.handed_on.push_back(Arc::clone(&piece));
         self.running.iter().all(|(sender, _)| sender.send(Arc::clone(&piece)).is_ok())
     }
 

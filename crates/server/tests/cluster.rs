@@ -46,12 +46,14 @@ fn three_servers_count_as_one_while_one_after_the_other_is_killed() {
         }
     }
     // A policy, set at one, holds at another.
-    let policy = ask(servers[0].resp, "Q.POLICY SET counter:* '{\"max\":10}'").unwrap();
-    assert_eq!(policy, ["+OK"]);
-    let refused = ask(servers[2].resp, "INCR counter:1").unwrap();
+    assert_eq!(ask_in_time(&servers[0], "Q.POLICY SET counter:* '{\"max\":10}'"), ["+OK"]);
+    let refused = ask_in_time(&servers[2], "INCR counter:1");
     assert!(refused[0].starts_with("-LIMIT"), "{refused:?}");
-    let crossing = ask(servers[1].resp, "Q.POLICY DEL counter:*").unwrap();
-    assert_eq!(crossing, [":1"]);
+    let removed = ask_in_time(&servers[1], "Q.POLICY DEL counter:*");
+    assert!(
+        removed == [":1"] || removed == [":0"],
+        "once, or at the first attempt, which nobody heard of: {removed:?}"
+    );
     for server in servers {
         let (status, log) = server.terminate();
         assert!(status.success(), "{log:?}");
@@ -70,6 +72,19 @@ fn three_servers_count_as_one_while_one_after_the_other_is_killed() {
             return;
         }
         assert!(Instant::now() < until, "{digests:#?}");
+    }
+}
+
+/// What a server answers once it can: on a busy machine a lead may move again just then.
+fn ask_in_time(server: &Server, command: &str) -> Vec<String> {
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        let reply = ask(server.resp, command).unwrap();
+        let cannot_yet = ["-CLUSTERDOWN", "-UNAVAILABLE", "-BUSY"];
+        if !cannot_yet.iter().any(|code| reply[0].starts_with(code)) {
+            return reply;
+        }
+        assert!(Instant::now() < until, "{command}: {reply:?}");
     }
 }
 
