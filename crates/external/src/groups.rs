@@ -9,8 +9,10 @@
 //! {q-policies}:p                                epoch, version, policies
 //! ```
 //!
-//! A key belongs to the group that its slot lies in, with 256 slots each, so keys with a common `{tag}` share a group. The
-//! group's own tag is the first `q<n>` whose slot lies there too: groups spread over the masters of a cluster as slots do.
+//! A group has 256 slots, and its own tag is the first `q<n>` whose slot is one of them: groups spread over the masters of a
+//! cluster as slots do. Every fourth is the home of keys, those whose slot lies there or in the three groups behind it, so keys with
+//! a common `{tag}` share a group; in the others there are only stripes. What meets in a group travels as one call: more homes
+//! would be emptier calls, fewer could not use the masters of a large cluster.
 
 use std::sync::LazyLock;
 
@@ -18,6 +20,9 @@ use quipu_counting::slot::{partition, slot};
 
 /// How many groups there are. Part of what lies in Redis: must not change.
 pub const GROUPS: u16 = 64;
+
+/// How many of them are homes of keys. The same holds for it.
+const HOMES: u16 = 16;
 
 /// Where policies lie, and the epoch that all markers must name.
 pub(crate) const POLICIES: &str = "{q-policies}:p";
@@ -30,7 +35,7 @@ static TAGS: LazyLock<Vec<String>> = LazyLock::new(|| {
             break;
         }
         let name = format!("q{number}");
-        let tag = &mut tags[usize::from(group(name.as_bytes()))];
+        let tag = &mut tags[usize::from(group_of_name(name.as_bytes()))];
         if tag.is_empty() {
             *tag = name;
             missing -= 1;
@@ -41,7 +46,12 @@ static TAGS: LazyLock<Vec<String>> = LazyLock::new(|| {
 
 /// The group of a key.
 pub fn group(key: &[u8]) -> u16 {
-    partition(slot(key), GROUPS)
+    partition(slot(key), HOMES) * (GROUPS / HOMES)
+}
+
+/// The group of something that lies in Redis.
+pub(crate) fn group_of_name(name: &[u8]) -> u16 {
+    partition(slot(name), GROUPS)
 }
 
 /// The hash tag of a group.
@@ -81,7 +91,7 @@ pub(crate) fn id(group: u16, key: &[u8], index: u32, id: &[u8]) -> Vec<u8> {
 pub(crate) fn place_of_cell(name: &[u8]) -> Option<(u16, &[u8])> {
     let rest = name.strip_prefix(b"{")?;
     let close = rest.iter().position(|byte| *byte == b'}')?;
-    let found = group(&rest[..close]);
+    let found = group_of_name(&rest[..close]);
     let key = rest[close..].strip_prefix(b"}:c:")?;
     (rest[..close] == *tag(found).as_bytes()).then_some((found, key))
 }
@@ -93,14 +103,15 @@ mod tests {
     #[test]
     fn every_group_has_a_tag_of_its_own_slots() {
         for number in 0..GROUPS {
-            assert_eq!(group(tag(number).as_bytes()), number);
+            assert_eq!(group_of_name(tag(number).as_bytes()), number);
             assert_eq!(home(number) / 256, number);
             for name in [marker(number).into_bytes(), stream(number).into_bytes(), cell(number, b"a{b}c")] {
                 assert_eq!(slot(&name), home(number));
             }
             assert_eq!(slot(&id(number, b"}{", 0, b"{x}")), home(number));
         }
-        assert_eq!(tag(group(b"q0")), "q0", "the smallest number");
+        assert_eq!(tag(group_of_name(b"q0")), "q0", "the smallest number");
+        assert_eq!((group(b"q0") % 4, group(b"q0") / 4), (0, group_of_name(b"q0") / 4));
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub(super) struct Restored {
 impl Restored {
     /// Whatever is there goes.
     pub(super) fn gone(name: Vec<u8>) -> Restored {
-        Restored { group: groups::group(&name), name, text: Vec::new(), removal: "d".into() }
+        Restored { group: groups::group_of_name(&name), name, text: Vec::new(), removal: "d".into() }
     }
 }
 
