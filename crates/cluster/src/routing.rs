@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use quipu_counting::slot::{partition as partition_of, slot};
-use quipu_counting::{Action, Batch, Group as Bound, GroupKind, Refusal, Reply, Request};
+use quipu_counting::{Batch, Refusal, Reply, Request};
 use quipu_wire::batch::{put_batch, read_replies};
 use quipu_wire::entry::Malformed;
 use tokio::sync::oneshot;
@@ -260,21 +260,10 @@ pub(crate) fn copy(batch: &Batch) -> Batch {
 
 /// Whether nothing of it leaves anything behind.
 pub(crate) fn only_looks(batch: &Batch) -> bool {
-    let looks = |action: &Action| !action.is_write();
-    batch.requests.iter().all(|request| looks(&request.action) && request.id.is_none())
-        && !batch.groups.iter().any(|group| matches!(group.kind, GroupKind::Session { .. }))
+    batch.only_looks(0..batch.requests.len())
 }
 
 /// Whether it may be asked again when nobody knows what became of it.
 pub(crate) fn can_repeat(batch: &Batch) -> bool {
-    let in_session = |index: usize| {
-        let holds = |group: &Bound| {
-            matches!(group.kind, GroupKind::Session { .. }) && (group.start..group.end).contains(&index)
-        };
-        batch.groups.iter().any(holds)
-    };
-    let is_safe = |(index, request): (usize, &Request)| {
-        !request.action.is_write() || request.id.is_some() || in_session(index)
-    };
-    batch.requests.iter().enumerate().all(is_safe)
+    batch.can_repeat(0..batch.requests.len())
 }

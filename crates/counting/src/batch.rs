@@ -3,6 +3,7 @@
 //! A front decodes what its sockets have into one batch and hands it over once. Keys and ids lie in one byte
 //! buffer that is reused from batch to batch, so a request costs no allocation.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::action::{Action, Add};
@@ -402,6 +403,27 @@ impl Batch {
         }));
     }
 
+    /// Whether nothing of these requests leaves anything behind, not even that they were asked.
+    pub fn only_looks(&self, range: Range<usize>) -> bool {
+        let looks = |request: &Request| !request.action.is_write() && request.id.is_none();
+        self.requests[range.clone()].iter().all(looks) && self.sessions(range).next().is_none()
+    }
+
+    /// Whether they may be asked again when nobody knows what became of them.
+    pub fn can_repeat(&self, range: Range<usize>) -> bool {
+        let in_session = |index: usize| self.sessions(index..index + 1).next().is_some();
+        range.into_iter().all(|index| {
+            let request = &self.requests[index];
+            !request.action.is_write() || request.id.is_some() || in_session(index)
+        })
+    }
+
+    /// The groups of producers' sessions that have some of these requests.
+    fn sessions(&self, range: Range<usize>) -> impl Iterator<Item = &Group> {
+        let has_some = move |group: &&Group| group.start < range.end && range.start < group.end;
+        self.groups.iter().filter(|group| matches!(group.kind, GroupKind::Session { .. })).filter(has_some)
+    }
+
     /// A batch of its own with what was added between two marks. No group may reach across them.
     pub fn part(&self, from: BatchMark, to: BatchMark) -> Batch {
         let moved = |span: Span| Span { start: span.start - from.bytes as u32, ..span };
@@ -445,6 +467,29 @@ impl Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_may_be_asked_again() {
+        let mut batch = Batch::default();
+        batch.push(b"a", Action::Read);
+        batch.push_with_id(b"a", Action::Read, b"id", 0);
+        batch.push(b"a", Action::Add(Add::plain(1)));
+        batch.push_with_id(b"a", Action::Add(Add::plain(1)), b"id", 1);
+        let start = batch.requests.len();
+        batch.push(b"a", Action::Read);
+        batch.push(b"a", Action::Add(Add::plain(1)));
+        let producer = batch.intern(b"p");
+        batch.group(start, GroupKind::Session { producer, epoch: 1, sequence: 1 });
+        let looks = |index: usize| batch.only_looks(index..index + 1);
+        assert_eq!(
+            [0, 1, 2, 3, 4, 5].map(looks),
+            [true, false, false, false, false, false],
+            "a session moves on"
+        );
+        let repeats = |index: usize| batch.can_repeat(index..index + 1);
+        assert_eq!([0, 1, 2, 3, 4, 5].map(repeats), [true, true, false, true, true, true]);
+        assert!(!batch.can_repeat(0..6) && batch.can_repeat(3..6) && batch.only_looks(0..1));
+    }
 
     #[test]
     fn who_asks_goes_with_the_requests() {

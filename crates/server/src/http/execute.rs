@@ -10,7 +10,7 @@ use super::App;
 use super::answer::Refused;
 use super::audit::ASKED_BY;
 
-/// How long a reply may wait for the disk. A disk that takes longer is failing, and a client has given up by then.
+/// How long a reply may wait for the disk, for other nodes or for Redis. What takes longer is failing, and a client has given up by then.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs the batch and waits until what its replies reveal is as durable as the mode demands.
@@ -77,7 +77,7 @@ async fn in_time<T>(waiting: impl Future<Output = Result<T, Unavailable>>) -> Re
     match tokio::time::timeout(SETTLE_TIMEOUT, waiting).await {
         Ok(done) => done.map_err(refused),
         Err(_) => {
-            let detail = "neither the disk nor a majority of nodes answered in time, the outcome is unknown; retry with the same Idempotency-Key";
+            let detail = "no answer in time from where the counters lie, the outcome is unknown; retry with the same Idempotency-Key";
             Err(Problem::new(504, OUTCOME_UNKNOWN, detail).into())
         }
     }
@@ -87,7 +87,7 @@ fn refused(reason: Unavailable) -> Refused {
     Problem::unavailable(&reason).into()
 }
 
-/// The engine dropped the callback: it has stopped.
+/// Who was to answer dropped the callback: it has stopped.
 fn stopped() -> Unavailable {
-    Unavailable::Failed("the engine stopped before it answered".to_owned())
+    Unavailable::Failed("what keeps the counters stopped before it answered".to_owned())
 }

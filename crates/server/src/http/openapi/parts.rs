@@ -331,7 +331,7 @@ fn example(status: u16) -> Value {
         _ => (
             "Gateway Timeout",
             "outcome-unknown",
-            "neither the disk nor a majority of nodes answered in time, the outcome is unknown; \
+            "no answer in time from where the counters lie, the outcome is unknown; \
             retry with the same Idempotency-Key",
         ),
     };
