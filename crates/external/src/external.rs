@@ -1,6 +1,6 @@
 //! Counters in Redis, as the fronts see them.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
-use crate::archive::{Archive, ArchiveError, Snapshot, wall_ms};
+use crate::archive::{Archive, ArchiveError, Claimed, Snapshot, wall_ms};
 use crate::breaker::BreakerSettings;
 use crate::epoch;
 use crate::groups::{self, GROUPS, POLICIES};
@@ -146,6 +146,8 @@ pub struct External {
     own: Weak<External>,
     /// Why not everything can be counted, if not.
     problem: Mutex<Option<Problem>>,
+    /// Whether everybody was asked, and all counters are there.
+    has_all: AtomicBool,
     pub(crate) handle: Handle,
     keeper: Mutex<Option<AbortHandle>>,
 }
@@ -181,6 +183,7 @@ impl External {
             strong,
             version: Mutex::new(0),
             problem: Mutex::new(None),
+            has_all: AtomicBool::new(false),
             handle: Handle::current(),
             keeper: Mutex::new(None),
         });
@@ -223,6 +226,8 @@ impl External {
 
     fn judge(&self, standing: &Standing) {
         let ours = self.lanes.epoch();
+        let has_all = !standing.is_partly_unknown() && !standing.has_lost(&ours);
+        self.has_all.store(has_all, Ordering::Relaxed);
         let mut problem = self.problem.lock();
         let known = problem.take();
         *problem = standing.problem(&ours).map(|text| {
@@ -253,6 +258,16 @@ impl External {
             self.enter(epoch);
         }
         self.look().await;
+    }
+
+    /// Whether all counters were seen at the last look.
+    pub(crate) fn has_all(&self) -> bool {
+        self.has_all.load(Ordering::Relaxed)
+    }
+
+    /// Something may be lost: has it looked at soon.
+    pub(crate) fn look_soon(&self) {
+        self.lanes.doubt.notify_one();
     }
 
     /// Since when something is known to be lost, if something is.
@@ -477,23 +492,27 @@ async fn found_epoch(links: &Links, map: &Map, archive: Option<&Archive>) -> Res
     let address = map.of_policies().ok_or_else(nobody)?;
     let ask = redis::cmd("HMGET").arg(POLICIES).arg("epoch").arg("complete").to_owned();
     let mut found: (Option<String>, Option<u8>) = links.ask_for(address, &ask).await?;
-    let archived = match archive {
+    let looked = match archive {
         None => None,
-        Some(archive) => match (archive.epoch().await, &found.0) {
+        Some(archive) => match (archive.look().await, &found.0) {
             // What is there can be counted on without it; what is flushed later waits in the streams.
-            (Err(error), Some(epoch)) if error.may_pass() => {
+            (Err(error), Some(_)) if error.may_pass() => {
                 tracing::warn!(%error, "the archive cannot be reached; changes wait in the streams in Redis");
-                Some(epoch.clone())
+                None
             }
-            (known, _) => known?,
+            (looked, _) => Some(looked?),
         },
     };
-    match (&found.0, archived) {
-        (Some(epoch), Some(archived)) if *epoch == archived => {}
+    if let Some(looked) = &looked {
+        if let Some(why) = looked.refuses(&Claimed::ask(links, map).await?) {
+            return Err(why.into());
+        }
         // Redis is empty, or somebody is rebuilding it, or should.
-        (None, Some(archived)) => return Ok(archived),
-        (Some(epoch), Some(archived)) if epoch::is_newer(&archived, epoch) => return Ok(archived),
-        _ => {}
+        match (&found.0, &looked.epoch) {
+            (None, Some(archived)) => return Ok(archived.clone()),
+            (Some(epoch), Some(archived)) if epoch::is_newer(archived, epoch) => return Ok(archived.clone()),
+            _ => {}
+        }
     }
     if found.0.is_none() {
         refuse_remains(links, map).await?;
@@ -506,14 +525,11 @@ async fn found_epoch(links: &Links, map: &Map, archive: Option<&Archive>) -> Res
     let (Some(epoch), complete) = found else {
         return Err(OpenError::Lost("the epoch cannot be kept".into()));
     };
-    if let Some(archive) = archive {
-        match archive.belongs_to(&epoch).await {
-            Err(error) if error.may_pass() => {}
-            belongs => belongs?,
-        }
-    }
     if complete.is_none() {
         complete_groups(links, map, &epoch).await?;
+    }
+    if let (Some(archive), Some(_)) = (archive, looked) {
+        archive.bind(links, map, &epoch).await?;
     }
     Ok(epoch)
 }

@@ -78,6 +78,19 @@ impl Links {
         Ok(Links { seeds, timeout, open: Mutex::new(HashMap::new()) })
     }
 
+    /// The number of the database that is used.
+    pub(crate) fn database(&self) -> i64 {
+        self.seeds.first().map_or(0, |seed| seed.redis_settings().db())
+    }
+
+    /// What the servers are called that were named, and those that hold the slots, with the database.
+    pub(crate) fn addresses(&self, map: &Map) -> Vec<String> {
+        let named: Vec<String> = self.seeds.iter().map(|seed| seed.addr().to_string()).collect();
+        let others = map.masters().into_iter().filter(|address| !named.contains(address));
+        let all: Vec<String> = named.iter().cloned().chain(others).collect();
+        all.into_iter().map(|address| format!("{address}/{}", self.database())).collect()
+    }
+
     /// A connection to this server: the one there is, or a new one. Whoever fails here has sent nothing.
     pub(crate) async fn get(&self, address: &str) -> RedisResult<MultiplexedConnection> {
         if let Some(known) = self.open.lock().get(address) {

@@ -79,6 +79,11 @@ impl Standing {
         self.policies == Named::Unknown || self.markers.contains(&Named::Unknown)
     }
 
+    /// Whether nothing at all is left: neither policies nor the marker of any group.
+    pub(crate) fn names_nothing(&self) -> bool {
+        self.markers.iter().chain([&self.policies]).all(|named| *named == Named::Nothing)
+    }
+
     /// Whether something is lost.
     pub(crate) fn has_lost(&self, epoch: &str) -> bool {
         self.policies.is_other_than(epoch) || !self.lost_groups(epoch).is_empty()

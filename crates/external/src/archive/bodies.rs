@@ -41,6 +41,16 @@ impl Row<'_> {
     }
 }
 
+/// How far a counter is: comes later in the life of its key, or in a later one.
+pub(super) fn stamp(cell: &Cell) -> (u64, u64) {
+    (cell.birth, cell.version)
+}
+
+/// How far these are, as they will be in their table.
+pub(super) fn stamps(stored: &[Stored]) -> HashMap<&[u8], (u64, u64)> {
+    stored.iter().filter_map(Row::of).map(|row| (row.key, stamp(&row.cell))).collect()
+}
+
 /// Brings bodies to their table, and takes out those of counters that have none any more.
 pub(super) async fn write(
     rows: &Transaction<'_>,

@@ -8,12 +8,12 @@
 //! Redis what is pending; a watermark needs order, and Redis may forget. So entries are read after the watermark, and
 //! what a dead flusher had in its hands is simply still there.
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use quipu_counting::{Cell, NEVER};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
 use redis::{Pipeline, Value};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio_postgres::{Client, Transaction};
@@ -22,13 +22,14 @@ use super::bodies::{self, Stored};
 use super::change::Change;
 use super::migrations::migrate;
 use super::recovery::Attempt;
-use super::shards::{self, Shard};
-use super::{Archive, ArchiveError};
+use super::rows::{self, Since};
+use super::streams::{self, Place, Position, Told};
+use super::watermark::{self, ANY, FREE, Judged, Watermark};
+use super::{Archive, ArchiveError, bond, producers, shards};
 use crate::epoch;
 use crate::external::External;
 use crate::groups::{self, GROUPS, POLICIES};
 use crate::masters::Links;
-use crate::stripes::stripe_in;
 
 /// How a flusher works.
 #[derive(Clone, Debug)]
@@ -64,6 +65,20 @@ pub struct Flusher {
     noted_ms: AtomicI64,
     /// The version of the policies in the tables, as far as this one knows.
     policies_version: AtomicU64,
+    /// What it is called among those that use the archive.
+    pub(super) name: String,
+    /// Whether this one has made sure that Redis and archive belong together.
+    has_bound: AtomicBool,
+    /// Whether others use the archive on another Redis.
+    pub(super) is_in_use: AtomicBool,
+}
+
+/// What a turn came to.
+#[derive(Default)]
+struct Turned {
+    events: u64,
+    /// What stands in the way of some of them, or of all.
+    problem: Option<String>,
 }
 
 /// A flusher at work. Ends when it is dropped.
@@ -88,39 +103,11 @@ const COMPACT_INTERVAL: Duration = Duration::from_secs(2);
 /// What goes on failing is said so often.
 const COMPLAINT_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The watermark of a stream, if nobody is at it.
-pub(super) const FREE: &str = "SELECT epoch, event_ms, event_sequence FROM counter_watermark
-    WHERE stream_group = $1 FOR UPDATE SKIP LOCKED";
-/// The same once nobody is.
-pub(super) const ANY: &str = "SELECT epoch, event_ms, event_sequence FROM counter_watermark
-    WHERE stream_group = $1 FOR UPDATE";
-
 /// Bodies that are read at once: most have some kilobytes, few have megabytes.
 const BODIES_AT_ONCE: usize = 64;
-
-/// A place in a stream.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
-    pub(super) ms: i64,
-    pub(super) sequence: i64,
-}
-
-impl Place {
-    pub(super) fn of(id: &str) -> Option<Place> {
-        let (ms, sequence) = id.split_once('-')?;
-        Some(Place { ms: ms.parse().ok()?, sequence: sequence.parse().ok()? })
-    }
-
-    /// Everything after it, for XRANGE.
-    pub(super) fn behind(self) -> String {
-        format!("({}-{}", self.ms, self.sequence)
-    }
-
-    /// As one number, for people to compare: as much of the sequence as fits.
-    fn number(self) -> i64 {
-        self.ms << 20 | self.sequence.min((1 << 20) - 1)
-    }
-}
+/// Entries that are looked through for what changed the bodies at hand meanwhile: so many at once, so often.
+const EARLY_ENTRIES: usize = 1_000;
+const EARLY_LOOKS: usize = 10;
 
 impl Flusher {
     /// A flusher of these counters. The tables are brought up to date.
@@ -130,8 +117,11 @@ impl Flusher {
         options: FlusherOptions,
     ) -> Result<Flusher, ArchiveError> {
         let archive = Arc::new(Archive::new(url)?);
-        migrate(&mut archive.connect().await?).await?;
-        Ok(Flusher::over(external, archive, options))
+        let mut client = archive.connect().await?;
+        migrate(&mut client).await?;
+        let flusher = Flusher::over(external, archive, options);
+        flusher.is_bound(&client).await?;
+        Ok(flusher)
     }
 
     /// The same for an archive whose tables are brought up to date when it can be reached.
@@ -143,6 +133,9 @@ impl Flusher {
             options,
             noted_ms: AtomicI64::new(0),
             policies_version: AtomicU64::new(u64::MAX),
+            name: format!("{:016x}", SmallRng::from_os_rng().random::<u64>()),
+            has_bound: AtomicBool::new(false),
+            is_in_use: AtomicBool::new(false),
         }
     }
 
@@ -171,34 +164,40 @@ impl Flusher {
         let (mut client, facts) = (None, &self.archive.facts);
         let mut complained: Option<Instant> = None;
         loop {
-            match self.turn(&mut client, worker).await {
-                Ok(events) => {
-                    facts.is_up.store(true, Ordering::Relaxed);
-                    if complained.take().is_some() {
-                        tracing::info!("changes are flushed to the archive again");
-                    }
-                    if events > 0 {
-                        continue;
-                    }
-                }
-                Err(error) => {
-                    client = None;
-                    facts.is_up.store(false, Ordering::Relaxed);
-                    facts.failures.fetch_add(1, Ordering::Relaxed);
-                    if complained.is_none_or(|last| last.elapsed() > COMPLAINT_INTERVAL) {
-                        complained = Some(Instant::now());
-                        tracing::warn!(
-                            %error,
-                            "changes cannot be flushed to the archive; they wait in the streams in Redis"
-                        );
-                    }
-                }
+            let turned = self.turn(&mut client, worker).await;
+            let (problem, events) = match &turned {
+                Ok(Turned { events, problem }) => (problem.clone(), *events),
+                Err(error) => (Some(error.to_string()), 0),
+            };
+            if turned.is_err() {
+                client = None;
+                facts.failures.fetch_add(1, Ordering::Relaxed);
             }
-            tokio::time::sleep(self.options.interval).await;
+            // The first asks PostgreSQL each time; that others had nothing to ask it says nothing.
+            if worker == 0 || turned.is_err() {
+                facts.is_up.store(turned.is_ok(), Ordering::Relaxed);
+                self.archive.note_problem(problem.clone());
+            }
+            match problem {
+                Some(problem) if complained.is_none_or(|last| last.elapsed() > COMPLAINT_INTERVAL) => {
+                    complained = Some(Instant::now());
+                    tracing::warn!(
+                        "changes cannot be flushed to the archive; they wait in the streams in Redis: {problem}"
+                    );
+                }
+                Some(_) => {}
+                None if complained.take().is_some() => {
+                    tracing::info!("changes are flushed to the archive again");
+                }
+                None => {}
+            }
+            if events == 0 {
+                tokio::time::sleep(self.options.interval).await;
+            }
         }
     }
 
-    async fn turn(&self, client: &mut Option<Client>, worker: usize) -> Result<u64, ArchiveError> {
+    async fn turn(&self, client: &mut Option<Client>, worker: usize) -> Result<Turned, ArchiveError> {
         let client = match client {
             Some(client) => client,
             None => {
@@ -208,27 +207,85 @@ impl Flusher {
             }
         };
         if let Some(detected_at_ms) = self.external.lost_since_ms() {
+            let mut turned = Turned::default();
             // One of them is enough.
-            if worker == 0
-                && let Attempt::Whole(epoch) = self.recover(detected_at_ms).await?
-            {
-                self.external.take_over_epoch(&epoch).await;
+            if worker == 0 {
+                match self.recover(detected_at_ms).await? {
+                    Attempt::Whole(epoch) => self.external.take_over_epoch(&epoch).await,
+                    Attempt::Elsewhere => turned.problem = Some(bond::in_use()),
+                    Attempt::Busy | Attempt::NotYet => {}
+                }
             }
-            return Ok(0);
+            return Ok(turned);
         }
-        let (asked_at_ms, ours, mut events) = (wall_ms(), self.external.epoch(), 0);
+        if !self.is_bound(client).await? {
+            self.external.look_soon();
+            return Ok(Turned::default());
+        }
+        let (asked_at_ms, ours, mut turned) = (wall_ms(), self.external.epoch(), Turned::default());
+        let is_noting = asked_at_ms - self.noted_ms.load(Ordering::Relaxed) >= NOTE_INTERVAL_MS;
+        if worker == 0 && is_noting {
+            self.look_for_gaps(client, &ours).await?;
+        }
         let (mut waiting, drained) = self.waiting(&ours).await?;
         let first = waiting.len() * (worker % STREAMS_AT_ONCE) / STREAMS_AT_ONCE;
         waiting.rotate_left(first);
         for group in &waiting {
-            events += self.flush_group(client, *group, FREE, &ours).await?;
+            match self.flush_group(client, *group, FREE, &ours).await {
+                // Others are not concerned.
+                Err(ArchiveError::Foreign(why)) => turned.problem = Some(why),
+                events => turned.events += events?,
+            }
         }
-        if worker == 0 && asked_at_ms - self.noted_ms.load(Ordering::Relaxed) >= NOTE_INTERVAL_MS {
+        if worker == 0 && is_noting {
             self.noted_ms.store(asked_at_ms, Ordering::Relaxed);
             self.note_drained(client, &drained, asked_at_ms, &ours).await?;
             self.flush_policies(client, &ours).await?;
         }
-        Ok(events)
+        Ok(turned)
+    }
+
+    /// Makes sure that Redis and archive belong together, before anything is written there or trimmed here. Not so while Redis has
+    /// lost what says so.
+    async fn is_bound(&self, client: &Client) -> Result<bool, ArchiveError> {
+        let map = self.external.map();
+        if !self.has_bound.load(Ordering::Relaxed) {
+            bond::bind(client, &self.links, &map, &self.external.epoch()).await?;
+            self.has_bound.store(true, Ordering::Relaxed);
+        }
+        if self.is_in_use.load(Ordering::Relaxed) {
+            return Err(ArchiveError::InUse(bond::in_use()));
+        }
+        bond::check(client, &self.links, &map).await
+    }
+
+    /// Compares all streams with their watermarks, also those in which nothing lies; and brings to the tables what they lack.
+    async fn look_for_gaps(&self, client: &mut Client, ours: &str) -> Result<(), ArchiveError> {
+        // The watermarks first: what a stream has had by then only grows.
+        let known = watermark::all(client).await?;
+        if let Some(newer) = known.iter().find(|known| epoch::is_newer(&known.epoch, ours)) {
+            return Err(self.is_outdated(newer, ours));
+        }
+        let map = self.external.map();
+        let places: Vec<Place> = known.iter().map(|known| known.place).collect();
+        let found = streams::positions(&self.links, &map, &places).await?;
+        for (known, found) in known.iter().zip(found) {
+            let judged = found.map(|found| known.judge(&found));
+            if known.epoch != ours || judged.is_some_and(|judged| judged != Judged::Whole) {
+                // Nobody else is at it then, and it is certain.
+                match self.flush_group(client, known.group, FREE, ours).await {
+                    Err(ArchiveError::Foreign(_)) => {}
+                    flushed => _ = flushed?,
+                }
+            }
+        }
+        let lacking = watermark::all(client).await?;
+        let unseeded = lacking.iter().filter(|known| !known.is_whole()).count();
+        self.archive.facts.unseeded_groups.store(unseeded as u64, Ordering::Relaxed);
+        if lacking.iter().any(|known| known.whole_from.is_none() && known.epoch == ours) {
+            self.seed(client, ours).await?;
+        }
+        Ok(())
     }
 
     /// Streams in which nothing was: all that was counted there before is in the tables.
@@ -332,11 +389,17 @@ impl Flusher {
 
     /// One transaction for every stream. Returns how many events that were.
     async fn flush(&self, client: &mut Client, watermark: &str) -> Result<u64, ArchiveError> {
-        let (mut events, ours) = (0, self.external.epoch());
+        let (mut events, ours, mut stopped) = (0, self.external.epoch(), None);
         for group in 0..GROUPS {
-            events += self.flush_group(client, group, watermark, &ours).await?;
+            match self.flush_group(client, group, watermark, &ours).await {
+                Err(error @ ArchiveError::Foreign(_)) => stopped = Some(error),
+                flushed => events += flushed?,
+            }
         }
-        Ok(events)
+        match stopped {
+            Some(error) if events == 0 => Err(error),
+            _ => Ok(events),
+        }
     }
 
     /// Flushes everything that is there now, also what others are at.
@@ -355,7 +418,9 @@ impl Flusher {
             let group = u16::try_from(row.get::<_, i32>(0)).unwrap_or(GROUPS);
             let from = Place { ms: row.get(1), sequence: row.get(2) };
             if group < GROUPS
-                && let Some((first, _)) = self.read(group, from, 1).await?
+                && let Some(address) = self.external.master_of(group)
+                && let Some(Told { to: Some(first), .. }) =
+                    streams::read(&self.links, &address, group, from, 1).await?
             {
                 lag_ms = now_ms.saturating_sub(first.ms as u64).max(lag_ms);
             }
@@ -388,68 +453,111 @@ impl Flusher {
         let number = i32::from(group);
         // Somebody else is at it.
         let Some(row) = rows.query_opt(watermark, &[&number]).await? else { return Ok(0) };
-        let (epoch, from): (String, _) = (row.get(0), Place { ms: row.get(1), sequence: row.get(2) });
-        if epoch::is_newer(&epoch, ours) {
-            // Redis was rebuilt; this node is about to hear of it.
-            return Ok(0);
+        let known = Watermark::of(&row);
+        if epoch::is_newer(&known.epoch, ours) {
+            return Err(self.is_outdated(&known, ours));
         }
-        if !epoch.is_empty() && epoch != ours {
+        if epoch::is_newer(ours, &known.epoch) {
+            return note_lack(rows, &known, ours, "they are of an older epoch").await;
+        }
+        if !known.epoch.is_empty() && known.epoch != ours {
+            let Watermark { epoch, .. } = &known;
             return Err(ArchiveError::Unfit(format!(
                 "the tables have group {group} of epoch {epoch}, and Redis has epoch {ours}"
             )));
         }
-        let Some((to, changes)) = self.read(group, from, self.options.entries).await? else { return Ok(0) };
-        let Some(bodies) = self.bodies_of(group, &changes).await? else { return Ok(0) };
-        self.write(&rows, group, to, &changes).await?;
-        bodies::write(&rows, &bodies, &changes).await?;
+        // What it lacks comes first.
+        if known.whole_from.is_none() {
+            return Ok(0);
+        }
+        let Some(address) = self.external.master_of(group) else { return Ok(0) };
+        let found = streams::position_of(&self.links, &address, group, known.place).await?;
+        let Some(found) = found else { return Ok(0) };
+        match known.judge(&found) {
+            Judged::Whole => {}
+            Judged::RedisIsBehind => return self.doubt(&known, &found, ours).await,
+            Judged::TablesLack => {
+                return note_lack(rows, &known, ours, "changes went from its stream before they came there")
+                    .await;
+            }
+        }
+        let told = streams::read(&self.links, &address, group, known.place, self.options.entries).await?;
+        let Some(told) = told else { return Ok(0) };
+        let Some(to) = told.to else {
+            return told.foreign.map_or(Ok(0), |entry| Err(foreign(group, &entry)));
+        };
+        let Some(bodies) = self.bodies_of(group, &told.changes).await? else { return Ok(0) };
+        rows::write(&rows, &self.external.stripes(), group, to, &told.changes).await?;
+        rows::write_ids(&rows, group, &told.changes, Since::Now).await?;
+        if self.options.keeps_log {
+            rows::write_log(&rows, group, &told.changes).await?;
+        }
+        producers::write(&rows, group, &told.producers).await?;
+        bodies::write(&rows, &bodies, &told.changes).await?;
+        self.write_early_ids(&rows, &address, group, to, &bodies).await?;
         let moved = "UPDATE counter_watermark SET epoch = $2, event_ms = $3, event_sequence = $4,
-            events = events + $5, births = greatest(births, $6), updated_at = now() WHERE stream_group = $1";
-        let events = changes.len() as u64;
+            events = events + $5, births = greatest(births, $6), entries_added = $7, updated_at = now()
+            WHERE stream_group = $1";
+        let events = told.changes.len() as u64;
         let count = events as i64;
-        let births = changes.iter().map(|change| change.cell.birth as i64).max().unwrap_or(0);
-        rows.execute(moved, &[&number, &ours, &to.ms, &to.sequence, &count, &births]).await?;
+        let births = told.changes.iter().map(|change| change.cell.birth as i64).max().unwrap_or(0);
+        let added = found.before + told.entries;
+        rows.execute(moved, &[&number, &ours, &to.ms, &to.sequence, &count, &births, &added]).await?;
         rows.commit().await?;
         self.archive.facts.flushed.fetch_add(events, Ordering::Relaxed);
         // What is in the tables may go. Should that fail, the next one does it.
         let mut trim = redis::cmd("XTRIM");
-        trim.arg(groups::stream(group)).arg("MINID").arg(format!("{}-{}", to.ms, to.sequence + 1));
-        if let Some(address) = self.external.master_of(group) {
-            self.links.ask(&address, &trim).await?;
-        }
-        Ok(events)
+        trim.arg(groups::stream(group)).arg("MINID").arg(to.next().to_string());
+        self.links.ask(&address, &trim).await?;
+        // An entry without any change, such as a refused batch, is progress too.
+        Ok(events.max(1))
     }
 
-    /// The changes after a place, and up to where they are.
-    async fn read(
-        &self,
-        group: u16,
-        from: Place,
-        entries: usize,
-    ) -> Result<Option<(Place, Vec<Change>)>, ArchiveError> {
-        let Some(address) = self.external.master_of(group) else { return Ok(None) };
-        let mut range = redis::cmd("XRANGE");
-        range.arg(groups::stream(group)).arg(from.behind()).arg("+");
-        range.arg("COUNT").arg(entries);
-        let answer = match self.links.ask(&address, &range).await {
-            Err(error) if is_on_the_way(&error) => return Ok(None),
-            answer => answer?,
-        };
-        type Entry = (String, Vec<(Vec<u8>, Value)>);
-        let entries: Vec<Entry> = redis::from_redis_value(answer).map_err(redis::RedisError::from)?;
-        let malformed = |id: &str| ArchiveError::Unfit(format!("entry {id} of group {group} is malformed"));
-        let mut changes = Vec::new();
-        let mut to = None;
-        for (id, fields) in entries {
-            to = Some(Place::of(&id).ok_or_else(|| malformed(&id))?);
-            for (key, told) in fields {
-                let change = match &told {
-                    Value::BulkString(told) => Change::of(&key, told),
-                    _ => None,
-                };
-                changes.push(change.ok_or_else(|| malformed(&id))?);
-            }
+    /// The tables are of a newer epoch than Redis as this node knows it: it is about to hear of that, or looks at another Redis.
+    fn is_outdated(&self, known: &Watermark, ours: &str) -> ArchiveError {
+        self.external.look_soon();
+        ArchiveError::Unfit(format!(
+            "the archive is of epoch {} by now, and this Redis of epoch {ours}: it was rebuilt, and this node is about to hear of              it; or another Redis was rebuilt from the archive, or this one has come back from an old copy. Nothing is written              there meanwhile. If this lasts, restart this node with the right --backend",
+            known.epoch
+        ))
+    }
+
+    /// Redis has come back older than it was: nobody counts in that group from now on, until it is rebuilt.
+    async fn doubt(&self, known: &Watermark, found: &Position, ours: &str) -> Result<u64, ArchiveError> {
+        if streams::doubt(&self.links, &self.external.map(), known.group, ours).await? {
+            known.log_behind(found);
         }
-        Ok(to.map(|to| (to, changes)))
+        self.external.look_soon();
+        Ok(0)
+    }
+
+    /// Bodies are read after the changes at hand, and so may have later ones in them: the ids of those come along. If too many lie in
+    /// between to be looked through, some may be missing.
+    async fn write_early_ids(
+        &self,
+        rows: &Transaction<'_>,
+        address: &str,
+        group: u16,
+        mut from: Place,
+        bodies: &[Stored],
+    ) -> Result<(), ArchiveError> {
+        let stamps = bodies::stamps(bodies);
+        if stamps.is_empty() {
+            return Ok(());
+        }
+        for _ in 0..EARLY_LOOKS {
+            let told = streams::read(&self.links, address, group, from, EARLY_ENTRIES).await?;
+            let Some(Told { to: Some(to), entries, changes, .. }) = told else { return Ok(()) };
+            let is_in = |change: &&Change| {
+                stamps.get(&change.key[..]).is_some_and(|stamp| bodies::stamp(&change.cell) <= *stamp)
+            };
+            rows::write_ids(rows, group, changes.iter().filter(is_in), Since::Now).await?;
+            if entries < EARLY_ENTRIES as i64 {
+                return Ok(());
+            }
+            from = to;
+        }
+        Ok(())
     }
 
     /// Counters whose bodies may have changed, as they are now, which may be later than the changes at hand; nothing while they
@@ -462,7 +570,7 @@ impl Flusher {
             let mut get = redis::cmd("MGET");
             keys.iter().for_each(|key| _ = get.arg(groups::cell(group, key)));
             let stored: Vec<Option<Vec<u8>>> = match self.links.ask_for(&address, &get).await {
-                Err(error) if is_on_the_way(&error) => return Ok(None),
+                Err(error) if streams::is_on_the_way(&error) => return Ok(None),
                 stored => stored?,
             };
             let of_keys = keys.iter().zip(stored);
@@ -470,153 +578,35 @@ impl Flusher {
         }
         Ok(Some(found))
     }
-
-    async fn write(
-        &self,
-        rows: &Transaction<'_>,
-        group: u16,
-        to: Place,
-        changes: &[Change],
-    ) -> Result<(), ArchiveError> {
-        // Of each counter only the last state matters.
-        let mut last: HashMap<&[u8], &Change> =
-            changes.iter().map(|change| (&change.key[..], change)).collect();
-        let stripes = self.external.stripes();
-        let striped: Vec<Shard<'_>> = last
-            .extract_if(|key, _| stripe_in(key, group) != 0 || stripes.widest(key) > 1)
-            .map(|(key, change)| Shard {
-                change,
-                stripe: stripe_in(key, group),
-                stripes: stripes.widest(key),
-            })
-            .collect();
-        shards::write(rows, striped, to.number()).await?;
-        let there: Vec<(&[u8], &Cell)> = last
-            .iter()
-            .filter(|(_, change)| !change.has_ended())
-            .map(|(key, change)| (*key, &change.cell))
-            .collect();
-        let gone: Vec<&[u8]> =
-            last.iter().filter(|(_, change)| change.has_ended()).map(|(key, _)| *key).collect();
-        let keys: Vec<&[u8]> = there.iter().map(|(key, _)| *key).collect();
-        let of =
-            |number: fn(&Cell) -> i64| -> Vec<i64> { there.iter().map(|(_, cell)| number(cell)).collect() };
-        let (values, versions, births) =
-            (of(|cell| cell.value), of(|cell| cell.version as i64), of(|cell| cell.birth as i64));
-        let updated: Vec<f64> = there.iter().map(|(_, cell)| cell.updated_at_ms as f64 / 1000.0).collect();
-        let expires: Vec<Option<String>> = there
-            .iter()
-            .map(|(_, cell)| (cell.expires_at_ms != NEVER).then(|| cell.expires_at_ms.to_string()))
-            .collect();
-        let kinds: Vec<String> = keys.iter().map(|key| business(key)).collect();
-        let meta = "INSERT INTO counter_meta (counter_key, biz_type)
-            SELECT * FROM unnest($1::bytea[], $2::text[])
-            ON CONFLICT (counter_key) DO UPDATE SET status = 1, updated_at = now() WHERE counter_meta.status <> 1";
-        rows.execute(meta, &[&keys, &kinds]).await?;
-        let shards = "INSERT INTO counter_shard_snapshot
-                (counter_key, shard_id, value, version, birth, updated_at, expires_at_ms)
-            SELECT key, 0, value, version, birth, to_timestamp(updated), expires::numeric
-            FROM unnest($1::bytea[], $2::bigint[], $3::bigint[], $4::bigint[], $5::float8[], $6::text[])
-                AS given (key, value, version, birth, updated, expires)
-            ON CONFLICT (counter_key, shard_id) DO UPDATE SET value = excluded.value, version = excluded.version,
-                birth = excluded.birth, updated_at = excluded.updated_at, expires_at_ms = excluded.expires_at_ms";
-        rows.execute(shards, &[&keys, &values, &versions, &births, &updated, &expires]).await?;
-        let totals =
-            "INSERT INTO counter_total_snapshot (counter_key, total_value, watermark_event_id, updated_at)
-            SELECT key, value, $3::bigint, now() FROM unnest($1::bytea[], $2::bigint[]) AS given (key, value)
-            ON CONFLICT (counter_key) DO UPDATE SET total_value = excluded.total_value,
-                watermark_event_id = excluded.watermark_event_id, updated_at = excluded.updated_at";
-        rows.execute(totals, &[&keys, &values, &to.number()]).await?;
-        if !gone.is_empty() {
-            for statement in [
-                "DELETE FROM counter_shard_snapshot WHERE counter_key = ANY($1)",
-                "DELETE FROM counter_total_snapshot WHERE counter_key = ANY($1)",
-                "UPDATE counter_meta SET status = 0, updated_at = now() WHERE counter_key = ANY($1)",
-            ] {
-                rows.execute(statement, &[&gone]).await?;
-            }
-        }
-        self.write_requests(rows, group, changes).await
-    }
-
-    /// What was asked under ids, and, if wanted, every change.
-    async fn write_requests(
-        &self,
-        rows: &Transaction<'_>,
-        group: u16,
-        changes: &[Change],
-    ) -> Result<(), ArchiveError> {
-        let asked: HashMap<_, _> = changes
-            .iter()
-            .filter_map(|change| {
-                let request = change.request.as_ref()?;
-                Some((
-                    (&change.key[..], &request.id[..], i64::from(request.index)),
-                    (change, request.fingerprint),
-                ))
-            })
-            .collect();
-        if !asked.is_empty() {
-            let asked: Vec<_> = asked.into_iter().collect();
-            let keys: Vec<&[u8]> = asked.iter().map(|((key, _, _), _)| *key).collect();
-            let ids: Vec<&[u8]> = asked.iter().map(|((_, id, _), _)| *id).collect();
-            let indexes: Vec<i64> = asked.iter().map(|((_, _, index), _)| *index).collect();
-            let prints: Vec<String> = asked.iter().map(|(_, (_, print))| print.to_string()).collect();
-            let deltas: Vec<String> =
-                asked.iter().map(|(_, (change, _))| change.difference.to_string()).collect();
-            let values: Vec<i64> = asked.iter().map(|(_, (change, _))| change.cell.value).collect();
-            let versions: Vec<i64> =
-                asked.iter().map(|(_, (change, _))| change.cell.version as i64).collect();
-            let births: Vec<i64> = asked.iter().map(|(_, (change, _))| change.cell.birth as i64).collect();
-            let insert = "INSERT INTO counter_idempotency
-                    (counter_key, request_id, request_index, fingerprint, delta, value, version, birth, shard_id,
-                    created_at)
-                SELECT key, id, place, print::numeric, delta::numeric, value, version, birth, stripe, now()
-                FROM unnest($1::bytea[], $2::bytea[], $3::bigint[], $4::text[], $5::text[], $6::bigint[],
-                    $7::bigint[], $8::bigint[], $9::int[])
-                    AS given (key, id, place, print, delta, value, version, birth, stripe)
-                ON CONFLICT (counter_key, request_id, request_index, shard_id) DO UPDATE SET
-                    fingerprint = excluded.fingerprint, delta = excluded.delta, value = excluded.value,
-                    version = excluded.version, birth = excluded.birth, created_at = excluded.created_at";
-            let stripes: Vec<i32> = keys.iter().map(|key| i32::from(stripe_in(key, group))).collect();
-            rows.execute(
-                insert,
-                &[&keys, &ids, &indexes, &prints, &deltas, &values, &versions, &births, &stripes],
-            )
-            .await?;
-        }
-        if self.options.keeps_log {
-            let keys: Vec<&[u8]> = changes.iter().map(|change| &change.key[..]).collect();
-            let deltas: Vec<String> = changes.iter().map(|change| change.difference.to_string()).collect();
-            let ids: Vec<Option<&[u8]>> =
-                changes.iter().map(|change| change.request.as_ref().map(|asked| &asked.id[..])).collect();
-            let times: Vec<f64> =
-                changes.iter().map(|change| change.cell.updated_at_ms as f64 / 1000.0).collect();
-            let stripes: Vec<i32> = keys.iter().map(|key| i32::from(stripe_in(key, group))).collect();
-            let log = "INSERT INTO counter_delta_log (counter_key, shard_id, delta, request_id, event_time)
-                SELECT key, stripe, delta::numeric, id, to_timestamp(happened)
-                FROM unnest($1::bytea[], $2::int[], $3::text[], $4::bytea[], $5::float8[])
-                    AS given (key, stripe, delta, id, happened)";
-            rows.execute(log, &[&keys, &stripes, &deltas, &ids, &times]).await?;
-        }
-        Ok(())
-    }
 }
 
-/// While a slot moves, there is nothing to be had.
-fn is_on_the_way(error: &redis::RedisError) -> bool {
-    matches!(error.code(), Some("MOVED" | "ASK" | "TRYAGAIN"))
+/// The tables have not got everything of a group, and say so until they have.
+async fn note_lack(
+    rows: Transaction<'_>,
+    known: &Watermark,
+    ours: &str,
+    why: &str,
+) -> Result<u64, ArchiveError> {
+    let note = "UPDATE counter_watermark SET epoch = $2, whole_from_ms = NULL, whole_from_sequence = NULL
+        WHERE stream_group = $1";
+    rows.execute(note, &[&i32::from(known.group), &ours]).await?;
+    rows.commit().await?;
+    tracing::warn!(
+        group = known.group,
+        "the archive has not got all counters of a group: {why}; they are read from Redis"
+    );
+    Ok(0)
+}
+
+fn foreign(group: u16, entry: &str) -> ArchiveError {
+    let stream = groups::stream(group);
+    ArchiveError::Foreign(format!(
+        "entry {entry} of {stream} was not written by this version of quipu, and what comes behind it waits; other streams go on. If \
+         nodes of a newer version run, bring this one up to date; else look at it (XRANGE {stream} {entry} {entry}) and remove it \
+         (XDEL {stream} {entry})"
+    ))
 }
 
 pub(crate) fn wall_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64)
-}
-
-/// The business that a key of the recommended form, `counter:{biz}:{entity}:...`, names.
-pub(super) fn business(key: &[u8]) -> String {
-    let mut parts = key.splitn(3, |byte| *byte == b':');
-    match (parts.next(), parts.next()) {
-        (Some(b"counter"), Some(business)) => String::from_utf8_lossy(business).replace('\0', ""),
-        _ => String::new(),
-    }
 }

@@ -7,9 +7,10 @@ use std::time::Duration;
 use redis::{Pipeline, RedisResult, Value};
 use tokio_postgres::Client;
 
-use super::ArchiveError;
-use super::flusher::{Flusher, Place};
+use super::flusher::Flusher;
+use super::streams::Place;
 use super::told::recoveries;
+use super::{ArchiveError, bond};
 use crate::groups::{self, GROUPS};
 
 /// Between two measurements.
@@ -37,6 +38,11 @@ impl Flusher {
             {
                 self.archive.note_recoveries(count, last);
             }
+            if let Some(connected) = &client
+                && self.say_whole(connected).await.is_err()
+            {
+                client = None;
+            }
             // While Redis is away nothing is known: what was holds on.
             if let Ok(Backlog { lag_ms, entries }) = self.backlog(&places).await {
                 let facts = &self.archive.facts;
@@ -45,6 +51,21 @@ impl Flusher {
             }
             tokio::time::sleep(INTERVAL).await;
         }
+    }
+
+    /// Tells others that all counters are seen, on which Redis; or that they are not. And hears whether others see them elsewhere.
+    pub(super) async fn say_whole(&self, client: &Client) -> Result<(), ArchiveError> {
+        if !self.external.has_all() {
+            return bond::take_back(client, &self.name).await;
+        }
+        let servers = bond::servers(&self.links, &self.external.map()).await;
+        // It may have gone while that was asked.
+        if !self.external.has_all() {
+            return bond::take_back(client, &self.name).await;
+        }
+        let is_in_use = bond::others_see_all(client, &self.name, Some(&servers)).await?;
+        self.is_in_use.store(is_in_use, Ordering::Relaxed);
+        bond::say_whole(client, &self.name, &servers).await
     }
 
     async fn watermarks(&self, client: &mut Option<Client>) -> Result<Vec<Place>, ArchiveError> {

@@ -130,6 +130,34 @@ const MIGRATIONS: &[&str] = &[
     ALTER TABLE counter_idempotency
         ADD CONSTRAINT uk_counter_req UNIQUE (counter_key, request_id, request_index, shard_id);
     ",
+    // Which Redis the tables belong to, and whether they have everything of it.
+    "
+    CREATE TABLE counter_archive (
+        only_row BOOLEAN PRIMARY KEY DEFAULT true CHECK (only_row),
+        identity TEXT NOT NULL                              -- the Redis that is archived here, and nowhere else, says the same
+    );
+    INSERT INTO counter_archive (identity) VALUES (md5(random()::text || clock_timestamp() || pg_backend_pid()));
+    CREATE TABLE counter_home (
+        address TEXT PRIMARY KEY,                           -- under which that Redis was seen: host:port/database
+        seen_at TIMESTAMPTZ NOT NULL DEFAULT now()
+    );
+    CREATE TABLE counter_node (
+        node TEXT PRIMARY KEY,
+        servers TEXT[] NOT NULL,                            -- the processes of Redis that it is on
+        whole_at TIMESTAMPTZ NOT NULL                       -- when it last saw all counters there
+    );
+    CREATE TABLE counter_producer (
+        stream_group INT NOT NULL,
+        producer BYTEA NOT NULL,
+        session TEXT NOT NULL,                              -- epoch, sequence, and the number of its refusal
+        PRIMARY KEY (stream_group, producer)
+    );
+    ALTER TABLE counter_watermark
+        ADD COLUMN entries_added BIGINT,                    -- entries that the stream ever had up to there; none: not known
+        ADD COLUMN whole_from_ms BIGINT DEFAULT 0,          -- from this entry on the tables have all; none: they lack something
+        ADD COLUMN whole_from_sequence BIGINT DEFAULT 0;
+    UPDATE counter_watermark SET entries_added = 0 WHERE epoch = '' AND event_ms = 0;
+    ",
 ];
 
 /// Brings the tables up to date. Returns how many migrations that took.

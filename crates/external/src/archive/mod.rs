@@ -3,32 +3,45 @@
 //! | file | what lives there |
 //! |---|---|
 //! | `store` | the PostgreSQL itself |
+//! | `bond` | which Redis and which archive belong together |
 //! | `migrations` | the tables, and how they come to be |
 //! | `shards` | counters in stripes, and their totals |
 //! | `bodies` | what counters have beyond their numbers, in a table of its own |
+//! | `producers` | how far producers are |
 //! | `change` | a change, as the streams tell it |
-//! | `flusher` | brings changes from the streams to the tables, each once |
+//! | `streams`, `watermark` | what the streams have, up to where it is in the tables, and whether something is missing |
+//! | `flusher`, `rows` | brings changes from the streams to the tables, each once |
+//! | `seed` | brings to the tables what no stream tells any more |
 //! | `meter` | how far behind the tables are |
 //! | `snapshot` | reads from the tables, while Redis cannot be asked |
 //! | `recovery`, `restored` | brings back to Redis what it has lost |
 //! | `told` | what is told about that |
 
 mod bodies;
+mod bond;
 mod change;
 mod flusher;
 mod meter;
 mod migrations;
+mod producers;
 mod recovery;
 mod restored;
+mod rows;
+mod seed;
 mod shards;
 mod snapshot;
 mod store;
+mod streams;
+#[cfg(test)]
+mod tests;
 mod told;
+mod watermark;
 
 use std::error::Error as _;
 
 use tokio_postgres::error::SqlState;
 
+pub(crate) use bond::Claimed;
 pub(crate) use flusher::wall_ms;
 pub use flusher::{Flusher, FlusherOptions, FlusherTasks};
 pub(crate) use migrations::apply as apply_migrations;
@@ -49,6 +62,12 @@ pub enum ArchiveError {
     /// The two do not belong together, or one of them is of a newer version.
     #[error("{0}")]
     Unfit(String),
+    /// Nodes on another Redis use it just now.
+    #[error("{0}")]
+    InUse(String),
+    /// Somebody else has written into a stream.
+    #[error("{0}")]
+    Foreign(String),
 }
 
 impl ArchiveError {
@@ -60,8 +79,8 @@ impl ArchiveError {
                 // Without a code it is the connection that failed, or the URL that makes no sense.
                 None => error.source().is_some_and(|source| source.is::<std::io::Error>()),
             },
-            ArchiveError::Redis(_) => true,
-            ArchiveError::Unfit(_) => false,
+            ArchiveError::Redis(_) | ArchiveError::InUse(_) => true,
+            ArchiveError::Unfit(_) | ArchiveError::Foreign(_) => false,
         }
     }
 }

@@ -18,18 +18,19 @@ use rand::{Rng, SeedableRng};
 use redis::{Cmd, Pipeline, Value};
 use tokio_postgres::Client;
 
-use super::flusher::{ANY, Flusher, Place, wall_ms};
+use super::flusher::{Flusher, wall_ms};
 use super::migrations::migrate;
+use super::producers::PRODUCERS;
 use super::restored::{self, Restored};
-use super::{ArchiveError, Recovery};
+use super::streams::{self, FUNCTIONS, Place};
+use super::watermark::{self, ANY, Judged, Watermark};
+use super::{ArchiveError, Recovery, bond};
 use crate::epoch;
 use crate::groups::{self, GROUPS, POLICIES};
 use crate::standing::{Named, Standing};
 
 /// Of the lock: any number that nobody else uses.
 const LOCK: i64 = 0x71_75_69_70_76;
-/// The library of functions that bring back.
-const LIBRARY: &str = include_str!("restore.lua");
 /// Births that may have been given out after the watermark: counters that come back must not get one of them.
 const BIRTHS_GAP: i64 = 1 << 32;
 /// Keys of one call: what a master does meanwhile is this and nothing else.
@@ -48,14 +49,8 @@ pub(super) enum Attempt {
     Busy,
     /// Not everybody can be asked yet.
     NotYet,
-}
-
-/// One group in the tables.
-#[derive(Clone, Copy, Debug, Default)]
-struct Known {
-    place: Place,
-    drained_at_ms: i64,
-    births: i64,
+    /// Others see everything: this is another Redis, or they are about to hear of the loss.
+    Elsewhere,
 }
 
 /// What an attempt has brought back so far.
@@ -63,6 +58,7 @@ struct Known {
 struct Tally {
     counters: i64,
     request_ids: i64,
+    producers: i64,
     replayed: i64,
 }
 
@@ -80,11 +76,17 @@ impl Flusher {
         if standing.is_partly_unknown() {
             return Ok(Attempt::NotYet);
         }
-        refuse_strangers(&standing, &before)?;
         let after = epoch::after(&before);
+        refuse_strangers(&standing, &before)?;
+        refuse_other_epochs(&standing, &before, &after)?;
+        bond::refuse_other(&client, &self.links, &self.external.map()).await?;
         let is_whole = |marker: &Named| marker.is(&before) || marker.is(&after);
         let lost: Vec<u16> =
             (0..GROUPS).filter(|group| !is_whole(&standing.markers[usize::from(*group)])).collect();
+        if standing.names_nothing() && self.is_elsewhere(&client).await? {
+            return Ok(Attempt::Elsewhere);
+        }
+        refuse_unseeded(&client, &lost).await?;
         if lost.is_empty() && standing.markers.iter().all(|marker| marker.is(&before)) {
             self.restore_policies(&client, &before, &before).await?;
             return Ok(Attempt::Whole(before));
@@ -97,25 +99,40 @@ impl Flusher {
     async fn restore_policies(&self, client: &Client, before: &str, after: &str) -> Result<(), ArchiveError> {
         let address = self.external.map().of_policies().map(str::to_owned);
         let address = address.ok_or_else(|| ArchiveError::Unfit("nobody has the policies".into()))?;
-        self.load_restoring(&address).await?;
+        streams::load(&self.links, &address).await?;
         let mut advance = redis::cmd("FCALL");
-        advance.arg("quipu_restore_advance").arg(1).arg(POLICIES).arg(before).arg(after);
+        advance.arg(format!("{FUNCTIONS}advance")).arg(1).arg(POLICIES).arg(before).arg(after);
         if self.links.ask_for::<u8>(&address, &advance).await? == 1 {
             return Ok(());
         }
         let stored = client.query_opt("SELECT fields FROM counter_policies", &[]).await?;
         let fields: Vec<Vec<u8>> = stored.map(|row| row.get(0)).unwrap_or_default();
         let mut put = redis::cmd("FCALL");
-        put.arg("quipu_restore_policies").arg(1).arg(POLICIES).arg(after).arg("complete").arg(1);
+        put.arg(format!("{FUNCTIONS}policies")).arg(1).arg(POLICIES).arg(after).arg("complete").arg(1);
         fields.iter().for_each(|field| _ = put.arg(&field[..]));
+        put.arg(bond::FIELD).arg(bond::identity(client).await?);
         self.links.ask(&address, &put).await?;
         Ok(())
     }
 
-    async fn load_restoring(&self, address: &str) -> Result<(), ArchiveError> {
-        let load = redis::cmd("FUNCTION").arg("LOAD").arg("REPLACE").arg(LIBRARY).clone();
-        self.links.ask(address, &load).await?;
-        Ok(())
+    /// Whether other nodes see all counters while this one sees none at all: then it looks at another Redis, or they are about to hear
+    /// of the loss.
+    async fn is_elsewhere(&self, client: &Client) -> Result<bool, ArchiveError> {
+        bond::take_back(client, &self.name).await?;
+        bond::others_see_all(client, &self.name, None).await
+    }
+}
+
+/// From tables that lack something nothing is rebuilt.
+async fn refuse_unseeded(client: &Client, lost: &[u16]) -> Result<(), ArchiveError> {
+    let known = watermark::all(client).await?;
+    match lost.iter().find(|group| !known[usize::from(**group)].is_whole()) {
+        None => Ok(()),
+        Some(group) => Err(ArchiveError::Unfit(format!(
+            "Redis has lost group {group}, and the archive has not got everything of it, because it was added, or came back from an \
+             old copy, when there were counters already: nothing is rebuilt from that. Restore Redis from its own backup. To take \
+             what the archive has for all there is: UPDATE counter_watermark SET whole_from_ms = 0, whole_from_sequence = 0"
+        ))),
     }
 }
 
@@ -135,6 +152,24 @@ fn refuse_strangers(standing: &Standing, before: &str) -> Result<(), ArchiveErro
     Ok(())
 }
 
+/// A Redis that is of another epoch as a whole may have counted on while another one was rebuilt from the archive: there are two truths
+/// then. A part of one that is of an older epoch has merely come back old.
+fn refuse_other_epochs(standing: &Standing, before: &str, after: &str) -> Result<(), ArchiveError> {
+    let all = || standing.markers.iter().chain([&standing.policies]);
+    let is_ours = all().any(|named| named.is(before) || named.is(after));
+    let other = all().find_map(|named| match named {
+        Named::Epoch(named) if !is_ours || epoch::is_newer(named, after) => Some(named),
+        _ => None,
+    });
+    let Some(other) = other else { return Ok(()) };
+    Err(ArchiveError::Unfit(format!(
+        "Redis is of epoch {other}, and the archive of epoch {before}: another Redis was rebuilt from it, or one of the two has come \
+         back from an old copy. Nothing is overwritten. To keep what the archive has, flush this Redis: then it is rebuilt. To keep \
+         what this Redis has: redis-cli HDEL {POLICIES} {}, and name an empty database in --archive",
+        bond::FIELD
+    )))
+}
+
 struct Rebuilding<'a> {
     flusher: &'a Flusher,
     before: String,
@@ -152,19 +187,22 @@ impl Rebuilding<'_> {
         );
         let map = flusher.external.map();
         for address in map.masters() {
-            flusher.load_restoring(&address).await?;
+            streams::load(&flusher.links, &address).await?;
         }
         let has_survived = self.surviving_streams(client).await?;
         let mut tally = Tally { replayed: self.drain(client).await?, ..Tally::default() };
-        let known = known_groups(client).await?;
+        refuse_unseeded(client, lost).await?;
+        self.refuse_undrained(client, &has_survived).await?;
+        let known = watermark::all(client).await?;
         let token = format!("{:016x}", SmallRng::from_os_rng().random::<u64>());
         let groups: HashSet<u16> = self.begin(&token).await?;
         self.empty(&token, &groups).await?;
         tally.counters = self.put_counters(client, &token, &groups).await?;
         tally.request_ids = self.put_request_ids(client, &token, &groups).await?;
+        tally.producers = self.put_producers(client, &token, &groups).await?;
         self.finish(client, &token, &groups, &known).await?;
         for group in (0..GROUPS).filter(|group| !lost.contains(group)) {
-            self.call(group, "quipu_restore_advance", &[], &[before.as_bytes(), after.as_bytes()]).await?;
+            self.call(group, "advance", &[], &[before.as_bytes(), after.as_bytes()]).await?;
         }
         let gone = lost.iter().filter(|group| !has_survived.contains(*group)).copied().collect::<Vec<_>>();
         let told = self.told(&tally, &gone, &known);
@@ -174,37 +212,50 @@ impl Rebuilding<'_> {
         Ok(after.clone())
     }
 
-    /// Groups whose stream is still there, up to the watermark at the least: of those nothing is missing.
+    /// Groups whose stream is still there, with all that the tables know of: of those nothing is missing.
     async fn surviving_streams(&self, client: &Client) -> Result<HashSet<u16>, ArchiveError> {
-        let known = known_groups(client).await?;
-        let mut survived = HashSet::new();
-        for group in &self.lost {
-            let Some(address) = self.flusher.external.master_of(*group) else { continue };
-            let info = redis::cmd("XINFO").arg("STREAM").arg(groups::stream(*group)).clone();
-            let Ok(Value::Array(fields)) = self.flusher.links.ask(&address, &info).await else { continue };
-            let last = fields.chunks(2).find_map(|pair| match pair {
-                [Value::BulkString(name), Value::BulkString(id)] if name == b"last-generated-id" => {
-                    Place::of(std::str::from_utf8(id).ok()?)
-                }
-                _ => None,
-            });
-            let watermark = known[usize::from(*group)].place;
-            if last.is_some_and(|last| last != Place::default() && last >= watermark) {
-                survived.insert(*group);
-            }
-        }
-        Ok(survived)
+        let known = watermark::all(client).await?;
+        let places: Vec<Place> = known.iter().map(|known| known.place).collect();
+        let found = streams::positions(&self.flusher.links, &self.flusher.external.map(), &places).await?;
+        let has_survived = |group: &u16| {
+            let (known, found) = (&known[usize::from(*group)], found[usize::from(*group)]);
+            found.is_some_and(|found| {
+                found.last != Place::default() && known.judge(&found) != Judged::RedisIsBehind
+            })
+        };
+        Ok(self.lost.iter().copied().filter(has_survived).collect())
     }
 
-    /// Brings what the streams still have to the tables.
+    /// Brings what the streams still have to the tables. A stream that has come back older is left alone: what it has was counted
+    /// on what is no more.
     async fn drain(&self, client: &mut Client) -> Result<i64, ArchiveError> {
         let mut events = 0;
         for group in 0..GROUPS {
-            while let more @ 1.. = self.flusher.flush_group(client, group, ANY, &self.before).await? {
-                events += more as i64;
+            loop {
+                match self.flusher.flush_group(client, group, ANY, &self.before).await {
+                    // What is not lost need not be flushed now.
+                    Err(ArchiveError::Foreign(_)) if !self.lost.contains(&group) => break,
+                    Ok(0) => break,
+                    more => events += more? as i64,
+                }
             }
         }
         Ok(events)
+    }
+
+    /// What is still in a stream goes with it, so there must be nothing.
+    async fn refuse_undrained(&self, client: &Client, survived: &HashSet<u16>) -> Result<(), ArchiveError> {
+        let known = watermark::all(client).await?;
+        let places: Vec<Place> = known.iter().map(|known| known.place).collect();
+        let found = streams::positions(&self.flusher.links, &self.flusher.external.map(), &places).await?;
+        for group in survived {
+            if found[usize::from(*group)].is_none_or(|found| found.left > 0) {
+                return Err(ArchiveError::Unfit(format!(
+                    "the stream of group {group} cannot be read to its end yet"
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// Takes the groups that have to be rebuilt. One that is whole by now is left alone.
@@ -212,7 +263,8 @@ impl Rebuilding<'_> {
         let mut begun = HashSet::new();
         for group in &self.lost {
             let arguments = [token.as_bytes(), self.before.as_bytes()];
-            if self.call(*group, "quipu_restore_begin", &[], &arguments).await? {
+            let producers = [groups::producers(*group).into_bytes()];
+            if self.call(*group, "begin", &producers, &arguments).await? {
                 begun.insert(*group);
             }
         }
@@ -294,6 +346,33 @@ impl Rebuilding<'_> {
         }
     }
 
+    /// How far producers were.
+    async fn put_producers(
+        &self,
+        client: &Client,
+        token: &str,
+        groups: &HashSet<u16>,
+    ) -> Result<i64, ArchiveError> {
+        let mut count = 0;
+        for group in groups {
+            let mut after: Vec<u8> = Vec::new();
+            loop {
+                let rows = client.query(PRODUCERS, &[&i32::from(*group), &after, &PAGE]).await?;
+                let Some(last) = rows.last() else { break };
+                after = last.get(0);
+                count += rows.len() as i64;
+                let texts =
+                    rows.iter().flat_map(|row| [row.get::<_, &[u8]>(0), row.get::<_, &str>(1).as_bytes()]);
+                let arguments: Vec<&[u8]> = [token.as_bytes()].into_iter().chain(texts).collect();
+                let producers = [groups::producers(*group).into_bytes()];
+                if !self.call(*group, "producers", &producers, &arguments).await? {
+                    return Err(taken_over());
+                }
+            }
+        }
+        Ok(count)
+    }
+
     /// Brings these back, in calls by group, and the calls of a master in one pipeline.
     async fn put(&self, token: &str, found: Vec<Restored>) -> Result<(), ArchiveError> {
         let map = self.flusher.external.map();
@@ -307,12 +386,7 @@ impl Rebuilding<'_> {
                 let keys: Vec<Vec<u8>> = part.iter().map(|found| found.name.clone()).collect();
                 let texts = part.iter().flat_map(|found| [&found.text[..], found.removal.as_bytes()]);
                 let arguments: Vec<&[u8]> = [token.as_bytes()].into_iter().chain(texts).collect();
-                by_master.entry(address).or_default().push(fcall(
-                    *group,
-                    "quipu_restore_put",
-                    &keys,
-                    &arguments,
-                ));
+                by_master.entry(address).or_default().push(fcall(*group, "put", &keys, &arguments));
             }
         }
         for (address, calls) in by_master {
@@ -333,30 +407,26 @@ impl Rebuilding<'_> {
         client: &Client,
         token: &str,
         groups: &HashSet<u16>,
-        known: &[Known],
+        known: &[Watermark],
     ) -> Result<(), ArchiveError> {
         let newest: i64 = client.query_one(restored::NEWEST_BIRTH, &[]).await?.get(0);
         for group in groups {
-            let Known { place, births, .. } = known[usize::from(*group)];
-            let births = births.max(newest).saturating_add(BIRTHS_GAP).to_string();
-            let last = format!("{}-{}", place.ms, place.sequence);
-            let arguments = [token, &self.after, &births, &last].map(str::as_bytes);
+            let Watermark { place, births, added, .. } = &known[usize::from(*group)];
+            let births = births.max(&newest).saturating_add(BIRTHS_GAP).to_string();
+            let (last, added) = (place.to_string(), added.map_or(String::new(), |added| added.to_string()));
+            let arguments = [token, &self.after, &births, &last, &added].map(str::as_bytes);
             let stream = [groups::stream(*group).into_bytes()];
-            if !self.call(*group, "quipu_restore_finish", &stream, &arguments).await? {
+            if !self.call(*group, "finish", &stream, &arguments).await? {
                 return Err(taken_over());
             }
         }
         Ok(())
     }
 
-    fn told(&self, tally: &Tally, gone: &[u16], known: &[Known]) -> Recovery {
-        let from = |group: &&u16| {
-            let known = known[usize::from(**group)];
-            known.place.ms.max(known.drained_at_ms)
-        };
-        let furthest = gone.iter().min_by_key(from);
-        let last =
-            furthest.or(self.lost.first()).map_or(Place::default(), |group| known[usize::from(*group)].place);
+    fn told(&self, tally: &Tally, gone: &[u16], known: &[Watermark]) -> Recovery {
+        let until = |group: &u16| known[usize::from(*group)].known_until();
+        let furthest = gone.iter().min_by_key(|group| until(group));
+        let last = furthest.or(self.lost.first()).map_or(Place::default(), until);
         Recovery {
             epoch_before: self.before.clone(),
             epoch_after: self.after.clone(),
@@ -366,8 +436,8 @@ impl Rebuilding<'_> {
             counters: tally.counters,
             request_ids: tally.request_ids,
             replayed: tally.replayed,
-            gap_ms: furthest.map(|group| (from(&group), self.detected_at_ms)),
-            watermark: format!("{}-{}", last.ms, last.sequence),
+            gap_ms: furthest.map(|group| (until(group).ms, self.detected_at_ms)),
+            watermark: last.to_string(),
         }
     }
 
@@ -405,7 +475,7 @@ impl Rebuilding<'_> {
 /// A call for one group: its marker, then these.
 fn fcall(group: u16, function: &str, keys: &[Vec<u8>], arguments: &[&[u8]]) -> Cmd {
     let mut call = redis::cmd("FCALL");
-    call.arg(function).arg(1 + keys.len()).arg(groups::marker(group));
+    call.arg(format!("{FUNCTIONS}{function}")).arg(1 + keys.len()).arg(groups::marker(group));
     keys.iter().for_each(|key| _ = call.arg(&key[..]));
     arguments.iter().for_each(|argument| _ = call.arg(*argument));
     call
@@ -419,18 +489,4 @@ fn taken_over() -> ArchiveError {
 fn tag_in(name: &[u8]) -> Option<&[u8]> {
     let rest = name.strip_prefix(b"{")?;
     rest.iter().position(|byte| *byte == b'}').map(|close| &rest[..close])
-}
-
-/// The groups as the tables have them.
-async fn known_groups(client: &Client) -> Result<Vec<Known>, ArchiveError> {
-    let all = "SELECT stream_group, event_ms, event_sequence, drained_at_ms, births FROM counter_watermark";
-    let mut known = vec![Known::default(); usize::from(GROUPS)];
-    for row in client.query(all, &[]).await? {
-        if let Some(known) = usize::try_from(row.get::<_, i32>(0)).ok().and_then(|group| known.get_mut(group))
-        {
-            let place = Place { ms: row.get(1), sequence: row.get(2) };
-            *known = Known { place, drained_at_ms: row.get(3), births: row.get(4) };
-        }
-    }
-    Ok(known)
 }

@@ -6,7 +6,7 @@ use tokio_postgres::{Client, Transaction};
 
 use super::ArchiveError;
 use super::change::Change;
-use super::flusher::business;
+use super::rows::business;
 
 /// Totals that are added up in one transaction.
 const COMPACT_ROWS: i64 = 500;

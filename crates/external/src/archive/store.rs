@@ -6,7 +6,6 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio_postgres::{Client, Config, NoTls};
 
-use super::migrations::migrate;
 use super::{ArchiveError, Recovery};
 use crate::epoch;
 
@@ -21,6 +20,8 @@ pub struct Archive {
     pub(crate) facts: ArchiveFacts,
     /// The last recoveries, the newest first.
     recoveries: Mutex<Vec<Recovery>>,
+    /// Why changes wait, if they do.
+    problem: Mutex<Option<String>>,
 }
 
 /// How it goes, for people.
@@ -34,6 +35,10 @@ pub struct ArchiveState {
     pub stream_entries: u64,
     /// Events that this node has flushed.
     pub flushed: u64,
+    /// Groups of which the archive has not got everything yet: they cannot be rebuilt from it.
+    pub unseeded_groups: u64,
+    /// Why changes wait, if they do.
+    pub problem: Option<String>,
     /// The last recoveries, the newest first.
     pub recoveries: Vec<Recovery>,
 }
@@ -51,6 +56,8 @@ pub(crate) struct ArchiveFacts {
     pub(crate) lag_ms: AtomicU64,
     /// Entries that lie in the streams.
     pub(crate) stream_entries: AtomicU64,
+    /// Groups of which the tables have not got everything.
+    pub(crate) unseeded_groups: AtomicU64,
     /// How often Redis was rebuilt, by whomever.
     recoveries: AtomicU64,
     /// How long the last gap was.
@@ -66,6 +73,7 @@ impl ArchiveFacts {
             ("archive_stream_entries", read(&self.stream_entries)),
             ("archive_flushed_events", read(&self.flushed)),
             ("archive_failures", read(&self.failures)),
+            ("archive_unseeded_groups", read(&self.unseeded_groups)),
             ("archive_recoveries", read(&self.recoveries)),
             ("archive_gap_ms", read(&self.gap_ms)),
         ]
@@ -89,7 +97,12 @@ impl Archive {
         if config.get_application_name().is_none() {
             config.application_name("quipu");
         }
-        Ok(Archive { config, facts: ArchiveFacts::default(), recoveries: Mutex::default() })
+        Ok(Archive {
+            config,
+            facts: ArchiveFacts::default(),
+            recoveries: Mutex::default(),
+            problem: Mutex::default(),
+        })
     }
 
     /// How it goes.
@@ -100,8 +113,15 @@ impl Archive {
             lag_ms: read(&self.facts.lag_ms),
             stream_entries: read(&self.facts.stream_entries),
             flushed: read(&self.facts.flushed),
+            unseeded_groups: read(&self.facts.unseeded_groups),
+            problem: self.problem.lock().clone(),
             recoveries: self.recoveries.lock().clone(),
         }
+    }
+
+    /// Why changes wait, if they do.
+    pub(super) fn note_problem(&self, problem: Option<String>) {
+        *self.problem.lock() = problem;
     }
 
     /// What the tables tell about recoveries.
@@ -117,28 +137,6 @@ impl Archive {
     pub(crate) async fn policies(&self) -> Result<Vec<Vec<u8>>, ArchiveError> {
         let stored = self.connect().await?.query_opt("SELECT fields FROM counter_policies", &[]).await?;
         Ok(stored.map(|row| row.get(0)).unwrap_or_default())
-    }
-
-    /// The epoch of the counters in the tables, if there are any.
-    pub(crate) async fn epoch(&self) -> Result<Option<String>, ArchiveError> {
-        let mut client = self.connect().await?;
-        migrate(&mut client).await?;
-        epoch_in(&client).await
-    }
-
-    /// Makes sure that the tables are for the counters of this epoch.
-    pub(crate) async fn belongs_to(&self, epoch: &str) -> Result<(), ArchiveError> {
-        let mut client = self.connect().await?;
-        migrate(&mut client).await?;
-        let begin = "UPDATE counter_watermark SET epoch = $1 WHERE epoch = ''";
-        client.execute(begin, &[&epoch]).await?;
-        match epoch_in(&client).await? {
-            Some(known) if !epoch::is_related(&known, epoch) => Err(ArchiveError::Unfit(format!(
-                "the archive has the counters of epoch {known}, and Redis has those of epoch {epoch}: they do not belong \
-                 together. Name another database in --archive, or the Redis that it was filled from"
-            ))),
-            _ => Ok(()),
-        }
     }
 
     /// A connection of one's own. It ends with the client.
@@ -157,7 +155,9 @@ impl Archive {
     }
 }
 
+/// The epoch of the counters in the tables, the newest if there are several; nothing before there are any.
 pub(super) async fn epoch_in(client: &Client) -> Result<Option<String>, ArchiveError> {
-    let row = client.query_one("SELECT max(epoch) FROM counter_watermark", &[]).await?;
-    Ok(row.get::<_, Option<String>>(0).filter(|epoch| !epoch.is_empty()))
+    let rows = client.query("SELECT DISTINCT epoch FROM counter_watermark WHERE epoch <> ''", &[]).await?;
+    let epochs = rows.iter().map(|row| row.get::<_, String>(0));
+    Ok(epochs.reduce(|one, other| if epoch::is_newer(&other, &one) { other } else { one }))
 }

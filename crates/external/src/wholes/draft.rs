@@ -11,6 +11,7 @@ use quipu_counting::{
 };
 
 use super::known::{Known, id_name};
+use super::producer;
 use crate::call::{self, Terms, print_in, request_print};
 use crate::units::{Unit, guarded_until};
 
@@ -39,7 +40,7 @@ pub(crate) struct Drafted {
     /// What is remembered from now on, by the names of ids in Redis.
     pub(crate) ids: BTreeMap<Vec<u8>, Remembered>,
     pub(crate) producers: BTreeMap<Vec<u8>, Session>,
-    /// For the stream: keys, and what became of them.
+    /// For the stream: keys, and what became of them; producers under an empty key.
     pub(crate) events: Vec<(Vec<u8>, Vec<u8>)>,
     /// What is left for others.
     pub(crate) births: Births,
@@ -274,7 +275,10 @@ impl Drafting<'_> {
                     let (_, refusal) = self.all_or_none(batch, group);
                     // A state of the service, such as a disabled policy, does not use the sequence up.
                     if refusal.is_none_or(Refusal::is_remembered) {
-                        self.drafted.producers.insert(producer.to_vec(), Session { refusal, ..asked });
+                        let session = Session { refusal, ..asked };
+                        self.drafted.producers.insert(producer.to_vec(), session);
+                        // No counter has an empty key.
+                        self.drafted.events.push((Vec::new(), producer::to_tell(producer, &session)));
                     }
                     (asked.sequence, false, refusal)
                 }

@@ -38,6 +38,7 @@ use self::call::{Answered, Asked, Outcome};
 pub(crate) use self::draft::EventKind;
 use self::draft::{Births, Drafted, draft};
 use self::known::{Known, Needs};
+pub(crate) use self::producer::told_session;
 use crate::call::Terms;
 use crate::groups::GROUPS;
 use crate::units::Unit;

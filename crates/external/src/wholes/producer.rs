@@ -42,6 +42,20 @@ pub(crate) fn text(session: &Session) -> String {
     format!("{} {} {refusal}", session.epoch, session.sequence)
 }
 
+/// What the stream tells of a producer: its session, then its name.
+pub(super) fn to_tell(name: &[u8], session: &Session) -> Vec<u8> {
+    [text(session).as_bytes(), b" ", name].concat()
+}
+
+/// A producer and its session as it is stored, from what the stream tells.
+pub(crate) fn told_session(told: &[u8]) -> Option<(Vec<u8>, String)> {
+    let mut spaces = told.iter().enumerate().filter(|(_, byte)| **byte == b' ').map(|(place, _)| place);
+    let end = spaces.nth(2)?;
+    let session = std::str::from_utf8(&told[..end]).ok()?;
+    let is_one = matches!(Producer::read(session), Some(Producer::Known(_)));
+    is_one.then(|| (told[end + 1..].to_vec(), session.to_owned()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -51,6 +65,8 @@ mod tests {
         for refusal in [None, Some(Refusal::AboveCeiling)] {
             let session = Session { epoch: 3, sequence: u64::MAX, refusal };
             assert_eq!(Producer::read(&text(&session)), Some(Producer::Known(session)));
+            let told = told_session(&to_tell(b"a b", &session));
+            assert_eq!(told, Some((b"a b".to_vec(), text(&session))));
         }
         assert_eq!(Producer::read("full"), Some(Producer::NoRoom));
         for broken in ["", "1", "1 2", "1 2 200", "1 2 0 3", "-"] {

@@ -36,6 +36,9 @@ struct Archive {
     lag_ms: u64,
     stream_entries: u64,
     flushed_events: u64,
+    #[serde(default)]
+    unseeded_groups: u64,
+    problem: Option<String>,
     recoveries: Vec<Recovery>,
 }
 
@@ -91,6 +94,13 @@ impl Backend {
             archive.stream_entries,
             archive.flushed_events
         ));
+        lines.extend(archive.problem.iter().map(|problem| format!("waiting   {problem}")));
+        if archive.unseeded_groups > 0 {
+            lines.push(format!(
+                "unseeded  the archive has not got everything of {} of 64 groups yet: they could not be rebuilt from it",
+                archive.unseeded_groups
+            ));
+        }
         lines.extend(archive.recoveries.iter().flat_map(Recovery::lines));
         lines
     }

@@ -40,6 +40,8 @@ fn archived(state: ArchiveState) -> BackendArchive {
         lag_ms: state.lag_ms,
         stream_entries: state.stream_entries,
         flushed_events: state.flushed,
+        unseeded_groups: state.unseeded_groups,
+        problem: state.problem,
         recoveries: state.recoveries.into_iter().map(recovered).collect(),
     }
 }

@@ -49,6 +49,11 @@ pub struct BackendArchive {
     /// Changes that this node has flushed.
     #[schema(example = 4711)]
     pub flushed_events: u64,
+    /// Of 64 groups those of which the archive has not got everything yet: they could not be rebuilt from it.
+    #[schema(example = 0)]
+    pub unseeded_groups: u64,
+    /// Why changes wait, if they do.
+    pub problem: Option<String>,
     /// The last times that Redis was rebuilt, the newest first.
     pub recoveries: Vec<BackendRecovery>,
 }
