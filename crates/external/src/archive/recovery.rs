@@ -58,7 +58,6 @@ pub(super) enum Attempt {
 struct Tally {
     counters: i64,
     request_ids: i64,
-    producers: i64,
     replayed: i64,
 }
 
@@ -199,7 +198,8 @@ impl Rebuilding<'_> {
         self.empty(&token, &groups).await?;
         tally.counters = self.put_counters(client, &token, &groups).await?;
         tally.request_ids = self.put_request_ids(client, &token, &groups).await?;
-        tally.producers = self.put_producers(client, &token, &groups).await?;
+        let producers = self.put_producers(client, &token, &groups).await?;
+        tracing::info!(producers, "producers are as far as they were at the last flush");
         self.finish(client, &token, &groups, &known).await?;
         for group in (0..GROUPS).filter(|group| !lost.contains(group)) {
             self.call(group, "advance", &[], &[before.as_bytes(), after.as_bytes()]).await?;
