@@ -120,8 +120,12 @@ impl Node {
     }
 
     async fn until_rebuilt(&self, count: usize) {
-        let is_back = async || self.external.problem().is_none() && self.state().recoveries.len() == count;
-        until("Redis is rebuilt", is_back).await;
+        let deadline = Instant::now() + PATIENCE;
+        while self.external.problem().is_some() || self.state().recoveries.len() != count {
+            let problem = self.external.problem();
+            assert!(Instant::now() < deadline, "it is not rebuilt: {problem:?} {:?}", self.state());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 }
 

@@ -167,7 +167,7 @@ pub(super) async fn bind(client: &Client, links: &Links, map: &Map, epoch: &str)
 }
 
 /// Has nobody count in groups that have come back older than they were.
-async fn doubt_what_is_behind(
+pub(super) async fn doubt_what_is_behind(
     client: &Client,
     links: &Links,
     map: &Map,

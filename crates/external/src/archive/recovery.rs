@@ -79,6 +79,12 @@ impl Flusher {
         refuse_strangers(&standing, &before)?;
         refuse_other_epochs(&standing, &before, &after)?;
         bond::refuse_other(&client, &self.links, &self.external.map()).await?;
+        // What has come back older is lost too, and all of it comes back at once.
+        bond::doubt_what_is_behind(&client, &self.links, &self.external.map(), &before).await?;
+        let standing = Standing::look(&self.links, &self.external.map()).await;
+        if standing.is_partly_unknown() {
+            return Ok(Attempt::NotYet);
+        }
         let is_whole = |marker: &Named| marker.is(&before) || marker.is(&after);
         let lost: Vec<u16> =
             (0..GROUPS).filter(|group| !is_whole(&standing.markers[usize::from(*group)])).collect();
