@@ -31,7 +31,8 @@ async fn observe(external: &External, item: u64, id: &str) -> Result<Reply, Unav
 async fn a_body_never_comes_back_newer_than_the_ids_of_its_changes() {
     let (server, postgres) = (Server::start(), Postgres::start());
     let archive = Arc::new(Archive::new(&postgres.url()).unwrap());
-    let opened = External::open_before(&server.url(), Some(Arc::clone(&archive)), Options::default());
+    let url = server.url();
+    let opened = External::open_before(&url, Some(Arc::clone(&archive)), Options::default());
     let external = opened.await.unwrap();
     let options =
         FlusherOptions { entries: 1, interval: Duration::from_millis(20), ..FlusherOptions::default() };

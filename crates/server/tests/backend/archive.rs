@@ -20,6 +20,12 @@ fn what_is_counted_comes_to_postgresql_and_the_lag_is_shown() {
     assert_eq!(flushed(), 2);
     assert_eq!(nodes[0].fact("archive_up"), Some(1));
     postgres.stop();
+    let is_down = || nodes.iter().all(|node| node.fact("archive_up") == Some(0));
+    wait_until("that PostgreSQL is gone is shown, though nothing waits for it", is_down);
+    for _ in 0..30 {
+        assert!(is_down(), "nobody has asked it meanwhile, or heard from it");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
     nodes[0].add("likes", 3, None);
     wait_until("the lag is shown", || {
         nodes
