@@ -232,7 +232,7 @@ impl Name<'_> {
         if let Some((group, key)) = place_of_cell(name) {
             return Some(Name::Counter(group, key));
         }
-        let group = groups::group(name);
+        let group = groups::group_of_name(name);
         let rest =
             name.strip_prefix(b"{")?.strip_prefix(groups::tag(group).as_bytes())?.strip_prefix(b"}:i:")?;
         let (length, rest) = number_before_colon(rest)?;
