@@ -325,9 +325,10 @@ impl External {
         // Looks may overtake each other.
         if stored.version > *version {
             *version = stored.version;
-            // Readers must know of stripes before writers use them.
-            *self.lanes.stripes.write() = Arc::new(stored.stripes);
+            // Layouts come from both, so both change as one.
+            let mut stripes = self.lanes.stripes.write();
             *self.lanes.policies.write() = Arc::new(stored.policies);
+            *stripes = Arc::new(stored.stripes);
         }
     }
 
@@ -635,8 +636,8 @@ impl Counters for External {
                 "there are {POLICIES_MAX} policies, which is the most"
             )));
         }
-        let stripes = policy.as_ref().and_then(|policy| policy.stripes).unwrap_or(1);
-        self.note_stripes(pattern, stripes, now_ms)?;
+        let stripes = |policy: Option<&Policy>| policy.and_then(|policy| policy.stripes).unwrap_or(1);
+        self.note_stripes(pattern, stripes(known.get(pattern)), stripes(policy.as_ref()), now_ms)?;
         let stored = self.store(pattern, policy.as_ref());
         let was_there = self.wait(async move { stored.await.map_err(unreachable) })?;
         // In force when this returns.
