@@ -390,7 +390,9 @@ impl External {
         let Some(rows) = &self.strong else { return Ok(wants_strong.then(|| WITHOUT_ARCHIVE.to_owned())) };
         let selector = Selector::new(pattern);
         let (count, place) = if wants_strong {
-            (self.aggregate(&selector, now_ms)?.totals().count, "Redis")
+            let walk = Walk { rows: None, ..self.walk_over_all(now_ms)? };
+            let counted = async move { walk.aggregate(&selector, &Policies::default()).await };
+            (self.wait(counted)?.totals().count, "Redis")
         } else {
             let (rows, pattern) = (Arc::clone(rows), pattern.to_vec());
             (self.wait(async move { rows.count(&pattern).await })?, "PostgreSQL")
@@ -431,10 +433,12 @@ impl External {
     }
 
     fn walk(&self, now_ms: u64) -> Walk {
+        let policies = Arc::clone(&self.lanes.policies.read());
         Walk {
             links: Arc::clone(&self.links),
             map: self.lanes.map(),
             stripes: Arc::clone(&self.lanes.stripes.read()),
+            rows: self.strong.clone().map(|rows| (rows, policies)).filter(|(_, policies)| policies.want_strong()),
             timeout: self.lanes.options.timeout,
             now_ms,
         }

@@ -49,9 +49,13 @@ fn set_to(value: i64) -> Action {
 }
 
 async fn stripe(external: &Arc<External>, stripes: Option<u16>) {
-    let external = Arc::clone(external);
     let policy = stripes.map(|stripes| Policy { stripes: Some(stripes), ..Policy::default() });
-    let set = tokio::task::spawn_blocking(move || external.set_policy(b"hot:*", policy, now_ms()));
+    set_policy(external, "hot:*", policy).await;
+}
+
+async fn set_policy(external: &Arc<External>, pattern: &'static str, policy: Option<Policy>) {
+    let external = Arc::clone(external);
+    let set = tokio::task::spawn_blocking(move || external.set_policy(pattern.as_bytes(), policy, now_ms()));
     set.await.unwrap().unwrap();
 }
 
@@ -225,10 +229,73 @@ async fn stripes_come_and_go_while_answers_are_lost() {
     assert!(losing.lost.load(Ordering::Relaxed) > 100);
 }
 
+/// Ids were claimed where they lay before, and what was asked under them was not done: it can still be, with any number of stripes.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_only_claimed_is_in_nobodys_way() {
+    let server = Server::start();
+    let external = External::open(&server.url(), Options::default()).await.unwrap();
+    let other = External::open(&server.url(), Options::default()).await.unwrap();
+    stripe(&external, Some(16)).await;
+    let disabled = |stripes| Some(Policy { stripes: Some(stripes), disabled: true, ..Policy::default() });
+    let ask = async |node: &External, number: i32, delta: i64| {
+        let id = format!("id {number}");
+        let told = run(node, |batch| _ = batch.push_with_id(b"hot:a", plain(delta), id.as_bytes(), 0)).await;
+        let reply = told.unwrap().replies.remove(0);
+        (reply.refusal, reply.applied)
+    };
+    for stripes in [4, 64, 1, 16] {
+        set_policy(&external, "hot:*", disabled(stripes)).await;
+        for number in 0..30 {
+            assert_eq!(ask(&external, number, 1).await, (Some(Refusal::Disabled), 0));
+        }
+    }
+    stripe(&external, Some(4)).await;
+    for _ in 0..2 {
+        for number in 0..30 {
+            assert_eq!(ask(&external, number, 1).await, (None, 1));
+            assert_eq!(ask(&other, number, 1).await, (None, 1));
+        }
+    }
+    assert_eq!(value(&other, "hot:a").await, 30);
+    // What is really used for something else is still told so, wherever it lies by now.
+    stripe(&external, Some(64)).await;
+    for number in 0..30 {
+        assert_eq!(ask(&other, number, 2).await, (Some(Refusal::IdReused), 0));
+    }
+    assert_eq!(value(&external, "hot:a").await, 30);
+}
+
+/// A policy without stripes comes and goes within a pattern that has some: its ids lie elsewhere, and are found.
+#[tokio::test(flavor = "multi_thread")]
+async fn ids_are_found_when_another_pattern_had_the_say() {
+    let server = Server::start();
+    // So that what is older than ids are remembered is not far away.
+    let options = Options { id_window_ms: 3_600_000, ..Options::default() };
+    let external = External::open(&server.url(), options).await.unwrap();
+    let striped = Some(Policy { stripes: Some(64), ..Policy::default() });
+    let long_ago = now_ms() - 10 * 3_600_000;
+    let node = Arc::clone(&external);
+    let set = tokio::task::spawn_blocking(move || node.set_policy(b"hot:*", striped, long_ago));
+    set.await.unwrap().unwrap();
+    set_policy(&external, "hot:a*", Some(Policy::default())).await;
+    let add_all = async || {
+        for number in 0..30 {
+            add_once(&external, "hot:a", &format!("id {number}")).await;
+        }
+    };
+    add_all().await;
+    assert_eq!(stripes_of(&[&server], "hot:a"), 1);
+    set_policy(&external, "hot:a*", None).await;
+    add_all().await;
+    assert_eq!(value(&external, "hot:a").await, 30);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn stripes_come_to_the_tables_and_are_added_up() {
     let (server, postgres) = (Server::start(), Postgres::start());
-    let external = External::open(&server.url(), Options::default()).await.unwrap();
+    // What has no id is not asked again, however slow the machine is.
+    let options = Options { timeout: PATIENCE, patience: PATIENCE, ..Options::default() };
+    let external = External::open(&server.url(), options).await.unwrap();
     let flusher =
         Flusher::open(Arc::clone(&external), &postgres.url(), FlusherOptions::default()).await.unwrap();
     one(&external, "hot:a", plain(5)).await;
