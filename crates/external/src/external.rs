@@ -438,7 +438,11 @@ impl External {
             links: Arc::clone(&self.links),
             map: self.lanes.map(),
             stripes: Arc::clone(&self.lanes.stripes.read()),
-            rows: self.strong.clone().map(|rows| (rows, policies)).filter(|(_, policies)| policies.want_strong()),
+            rows: self
+                .strong
+                .clone()
+                .map(|rows| (rows, policies))
+                .filter(|(_, policies)| policies.want_strong()),
             timeout: self.lanes.options.timeout,
             now_ms,
         }

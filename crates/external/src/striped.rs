@@ -15,7 +15,9 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use quipu_counting::{Action, Add, Batch, Cell, Condition, Expiry, Group, GroupKind, Refusal, Reply, Told};
+use quipu_counting::{
+    Action, Add, Batch, Cell, Condition, Expiry, Group, GroupKind, Limits, Policies, Refusal, Reply, Told,
+};
 
 use crate::stripes::Layout;
 use crate::units::{Claim, guarded_until};
@@ -29,7 +31,7 @@ const TOTALS_MAX: usize = 65_536;
 pub(crate) type Layouts = HashMap<usize, Layout>;
 
 /// Why striped counters cannot be asked this.
-pub(crate) fn unsupported(batch: &Batch, layouts: &Layouts) -> Option<String> {
+pub(crate) fn unsupported(batch: &Batch, layouts: &Layouts, policies: &Policies) -> Option<String> {
     let why = |what: &str| {
         Some(format!("{what} is not supported for a counter that lies in stripes, nothing was changed"))
     };
@@ -39,7 +41,18 @@ pub(crate) fn unsupported(batch: &Batch, layouts: &Layouts) -> Option<String> {
         }
     }
     if !layouts.keys().all(|index| is_plain(batch, *index)) {
-        return why("other than to read, add, set, reset and delete it, without bounds, conditions and expiry");
+        return why(
+            "other than to read, add, set, reset and delete it, without bounds, conditions and expiry",
+        );
+    }
+    // Of a policy with stripes that is refused; but there may be one without by now, and stripes of before.
+    let is_limited = |index: &usize| {
+        let Limits { floor, ceiling, ttl_ms, is_for_whole, .. } = policies.limits(batch.key(*index));
+        batch.requests[*index].action.is_write()
+            && (is_for_whole || ttl_ms > 0 || (floor, ceiling) != (i64::MIN, i64::MAX))
+    };
+    if layouts.keys().any(is_limited) {
+        return why("a policy with bounds, expiry, or more than plain sums");
     }
     None
 }
@@ -189,7 +202,8 @@ impl Striped {
     pub(crate) fn opens(&self, blocked: &[usize]) -> Sent {
         let mut sent = Sent::default();
         for index in blocked {
-            let (layout, Part::Added { distance, .. }) = (self.layouts.get(index), &self.parts[*index]) else {
+            let (layout, Part::Added { distance, .. }) = (self.layouts.get(index), &self.parts[*index])
+            else {
                 continue;
             };
             if let Some(layout) = layout {
@@ -233,7 +247,7 @@ impl Striped {
                             continue;
                         }
                         (None, Some(id)) => layout.of_id(key, asked.bytes(id.span), id.index),
-                        (None, None) => layout.any(draw()),
+                        (None, None) => layout.any(asked.stripe_by(index).unwrap_or_else(&mut draw)),
                     };
                     let group = layout.group(distance);
                     let place = match asked.requests[index].action {

@@ -104,7 +104,8 @@ impl External {
         now_ms: u64,
         finished: Finished,
     ) {
-        if let Some(why) = unsupported(&batch, &layouts) {
+        let policies = Arc::clone(&self.lanes.policies.read());
+        if let Some(why) = unsupported(&batch, &layouts, &policies) {
             finished(batch, Err(Unavailable::Unsupported(why)));
             return;
         }

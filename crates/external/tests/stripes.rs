@@ -133,6 +133,12 @@ async fn striped_counters(url: &str, masters: &[&Server]) {
         let refused = run(&external, |batch| _ = batch.push(b"hot:a", action)).await.err();
         assert!(matches!(refused, Some(Unavailable::Unsupported(_))), "{action:?}: {refused:?}");
     }
+    // That holds for policies of later too: nobody would see the other stripes.
+    run(&external, |batch| (0..100).for_each(|_| _ = batch.push(b"hot:a", plain(1)))).await.unwrap();
+    set_policy(&external, "hot:*", Some(Policy { max: Some(50), ..Policy::default() })).await;
+    let refused = run(&external, |batch| _ = batch.push(b"hot:a", plain(1))).await.err();
+    assert!(matches!(refused, Some(Unavailable::Unsupported(_))), "{refused:?}");
+    assert_eq!(value(&external, "hot:a").await, 100);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -199,7 +205,9 @@ async fn growth(url: &str, losing: Option<&Losing>) {
     for stripes in [Some(16), Some(64), Some(4), None, Some(64)] {
         stripe(&nodes[1], stripes).await;
         let seen = counted.load(Ordering::Relaxed);
-        while counted.load(Ordering::Relaxed) < seen + 300 && !clients.iter().any(|client| client.is_finished()) {
+        while counted.load(Ordering::Relaxed) < seen + 300
+            && !clients.iter().any(|client| client.is_finished())
+        {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
@@ -227,6 +235,35 @@ async fn stripes_come_and_go_while_answers_are_lost() {
     let proxy = Proxy::start(server.port, Arc::clone(&losing));
     growth(&proxy.url(), Some(&losing)).await;
     assert!(losing.lost.load(Ordering::Relaxed) > 100);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_said_to_belong_together_lies_together() {
+    let server = Server::start();
+    let external = External::open(&server.url(), Options::default()).await.unwrap();
+    stripe(&external, Some(64)).await;
+    let add = async |key: &str, user: &dyn Fn(usize) -> String, with_ids: bool| {
+        let added = run(&external, |batch| {
+            for number in 0..60 {
+                batch.stripe_next_by(user(number).as_bytes());
+                match with_ids {
+                    true => batch.push_with_id(key.as_bytes(), plain(1), &number.to_le_bytes(), 0),
+                    false => batch.push(key.as_bytes(), plain(1)),
+                };
+            }
+        });
+        assert!(added.await.unwrap().replies.iter().all(|reply| reply.refusal.is_none()));
+    };
+    add("hot:one", &|_| "user-7".to_owned(), false).await;
+    add("hot:one", &|_| "user-7".to_owned(), false).await;
+    assert_eq!((stripes_of(&[&server], "hot:one"), value(&external, "hot:one").await), (1, 120));
+    add("hot:many", &|number| format!("user-{number}"), false).await;
+    assert!(stripes_of(&[&server], "hot:many") > 20);
+    // An id has to be found again, whatever else is said.
+    add("hot:ids", &|_| "user-7".to_owned(), true).await;
+    add("hot:ids", &|_| "user-8".to_owned(), true).await;
+    assert!(stripes_of(&[&server], "hot:ids") > 20);
+    assert_eq!(value(&external, "hot:ids").await, 60);
 }
 
 /// Ids were claimed where they lay before, and what was asked under them was not done: it can still be, with any number of stripes.

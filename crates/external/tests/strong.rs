@@ -307,7 +307,10 @@ async fn strong_counters_are_seen_with_all_others() {
     for number in 0..120 {
         for name in ["credit", "likes"] {
             let key = format!("{name}:{number:03}");
-            assert_eq!(told(&count(key.clone(), value(number)).await.unwrap()), [(None, value(number), false)]);
+            assert_eq!(
+                told(&count(key.clone(), value(number)).await.unwrap()),
+                [(None, value(number), false)]
+            );
             expected.push((key, value(number)));
         }
     }
@@ -341,7 +344,8 @@ async fn strong_counters_are_seen_with_all_others() {
             assert_eq!((totals.sum, totals.count), (sum, 242));
             let totals = node.aggregate(&Selector::new(b"credit:00*"), now_ms()).unwrap().totals();
             assert_eq!((totals.sum, totals.count), ((0..10).map(|at| i128::from(value(at))).sum(), 10));
-            let drawn = |draw: u64| node.random_key(draw.wrapping_mul(0x9e37_79b9_7f4a_7c15), now_ms()).unwrap();
+            let drawn =
+                |draw: u64| node.random_key(draw.wrapping_mul(0x9e37_79b9_7f4a_7c15), now_ms()).unwrap();
             let drawn: Vec<Vec<u8>> = (1..200).filter_map(drawn).collect();
             assert_eq!(drawn.len(), 199);
             let of = |prefix: &[u8]| drawn.iter().filter(|key| key.starts_with(prefix)).count();
@@ -373,6 +377,7 @@ async fn strong_counters_are_seen_with_all_others() {
     // What cannot be seen is not passed over in silence.
     postgres.stop();
     let node = Arc::clone(&nodes[0]);
-    let seen = tokio::task::spawn_blocking(move || node.aggregate(&Selector::new(b"*"), now_ms())).await.unwrap();
+    let seen =
+        tokio::task::spawn_blocking(move || node.aggregate(&Selector::new(b"*"), now_ms())).await.unwrap();
     assert!(matches!(&seen, Err(Unavailable::NoLeader(_))), "{seen:?}");
 }

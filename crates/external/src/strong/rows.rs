@@ -21,7 +21,8 @@ const BIRTHS: u64 = 1024;
 const _: () = assert!(BIRTHS >= REQUESTS_PER_CALL_MAX as u64 && BIRTHS >= super::REQUESTS_MAX as u64);
 
 /// Numbered from 1. What has been released never changes: add at the end.
-const MIGRATIONS: &[&str] = &["
+const MIGRATIONS: &[&str] = &[
+    "
     CREATE TABLE counter_strong (
         counter_key BYTEA PRIMARY KEY CHECK (octet_length(counter_key) BETWEEN 1 AND 512),
         is_there BOOLEAN NOT NULL,
@@ -48,10 +49,12 @@ const MIGRATIONS: &[&str] = &["
     );
     CREATE INDEX counter_strong_request_at ON counter_strong_request (at_ms);
     CREATE SEQUENCE counter_strong_birth INCREMENT BY 1024 START 1024;
-", "
+",
+    "
     -- In which order they are walked: a counter that is there keeps its birth, and no two have the same.
     CREATE INDEX counter_strong_by_birth ON counter_strong (birth) WHERE is_there;
-"];
+",
+];
 
 const MIGRATIONS_TABLE: &str = "quipu_strong_migrations";
 const MIGRATIONS_LOCK: i64 = 0x71_75_69_70_77;

@@ -73,7 +73,8 @@ impl Strong {
             let rows = client.query(query, given).await;
             Ok((client, rows.map_err(|error| crate::archive::postgres_says(&error))?))
         };
-        let looked = timeout(TRANSACTION_MAX, looked).await.unwrap_or_else(|_| Err("no answer in time".to_owned()));
+        let looked =
+            timeout(TRANSACTION_MAX, looked).await.unwrap_or_else(|_| Err("no answer in time".to_owned()));
         let (client, rows) = looked.map_err(|why: String| {
             Unavailable::NoLeader(format!("strong counters cannot be walked: PostgreSQL: {why}"))
         })?;
