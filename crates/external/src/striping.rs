@@ -30,6 +30,8 @@
 //!
 //! **Not lost.** It is acknowledged when a stripe has said that it is done, and stripes that are not written any more are still read.
 //!
+//! `striping_model.rs` tries this out with whatever may be late, lost, and at the same time.
+//!
 //! An addition that simply took the place of a claim, whatever the claim's edition, would be counted twice by two nodes that have claimed each other's stripes; one that never did
 //! would be refused for good once an addition was lost on its way after the claims, and the number of stripes changed again.
 
