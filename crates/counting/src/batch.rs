@@ -3,8 +3,11 @@
 //! A front decodes what its sockets have into one batch and hands it over once. Keys and ids lie in one byte
 //! buffer that is reused from batch to batch, so a request costs no allocation.
 
+use std::hash::Hasher;
 use std::ops::Range;
 use std::sync::Arc;
+
+use siphasher::sip::SipHasher13;
 
 use crate::action::{Action, Add};
 use crate::audit::{ACTOR_BYTES_MAX, ADDRESS_BYTES_MAX, Origin};
@@ -205,6 +208,8 @@ pub struct Batch {
     pub groups: Vec<Group>,
     /// Who asks, each from the request of that number on; said only where somebody wants to know.
     origins: Vec<(usize, Option<Arc<Origin>>)>,
+    /// Numbers that say to which stripe of its counter a request goes, where that was said, in ascending order of requests.
+    stripe_by: Vec<(usize, u64)>,
     /// One reply per request once the batch has run.
     pub replies: Vec<Reply>,
     /// How fresh what is looked at must be.
@@ -231,6 +236,7 @@ impl Batch {
         self.requests.clear();
         self.groups.clear();
         self.origins.clear();
+        self.stripe_by.clear();
         self.replies.clear();
         self.freshness = Freshness::Strong;
         self.staleness_ms.clear();
@@ -303,6 +309,7 @@ impl Batch {
         if !(self.origins.is_empty() && other.origins.is_empty()) {
             self.ask_from(other.origin(index));
         }
+        self.stripe_by.extend(other.stripe_by(index).map(|number| (self.requests.len(), number)));
         let request = &other.requests[index];
         let action = match request.action.payload() {
             Some(payload) => request.action.with_payload(self.intern(other.bytes(payload))),
@@ -318,6 +325,19 @@ impl Batch {
     /// The bytes that belong to a request's action.
     pub fn payload(&self, index: usize) -> &[u8] {
         self.requests[index].action.payload().map_or(&[], |payload| self.bytes(payload))
+    }
+
+    /// The next request goes to the stripe of its counter that this value says, if the counter lies in stripes and nothing else says it.
+    pub fn stripe_next_by(&mut self, value: &[u8]) {
+        let mut hasher = SipHasher13::new();
+        hasher.write(value);
+        self.stripe_by.push((self.requests.len(), hasher.finish()));
+    }
+
+    /// The number that says to which stripe a request goes, if there is one.
+    pub fn stripe_by(&self, index: usize) -> Option<u64> {
+        let place = self.stripe_by.binary_search_by_key(&index, |(request, _)| *request).ok()?;
+        Some(self.stripe_by[place].1)
     }
 
     /// Binds the requests from `start` to the last one together.
@@ -374,6 +394,8 @@ impl Batch {
         self.requests.truncate(mark.requests);
         self.groups.truncate(mark.groups);
         self.origins.truncate(mark.origins);
+        let kept = self.stripe_by.partition_point(|(request, _)| *request < mark.requests);
+        self.stripe_by.truncate(kept);
     }
 
     /// Adds all requests of another batch behind those of this one, in their groups.
@@ -384,6 +406,7 @@ impl Batch {
             self.ask_from(None);
         }
         self.origins.extend(other.origins.iter().map(|(start, origin)| (start + requests, origin.clone())));
+        self.stripe_by.extend(other.stripe_by.iter().map(|(request, number)| (request + requests, *number)));
         self.bytes.extend_from_slice(&other.bytes);
         self.requests.extend(other.requests.iter().map(|request| Request {
             key: moved(request.key),
@@ -447,11 +470,15 @@ impl Batch {
             .filter(|(start, _)| (from.requests + 1..to.requests).contains(start))
             .map(|(start, origin)| (start - from.requests, origin.clone()));
         let first = self.origin(from.requests).map(|origin| (0, Some(Arc::clone(origin))));
+        let stripe_by = (self.stripe_by.iter())
+            .filter(|(request, _)| (from.requests..to.requests).contains(request))
+            .map(|(request, number)| (request - from.requests, *number));
         Batch {
             requests: requests.collect(),
             groups: groups.collect(),
             origins: first.into_iter().chain(inner).collect(),
             bytes: self.bytes[from.bytes..to.bytes].to_vec(),
+            stripe_by: stripe_by.collect(),
             freshness: self.freshness,
             ..Batch::default()
         }
@@ -489,6 +516,39 @@ mod tests {
         let repeats = |index: usize| batch.can_repeat(index..index + 1);
         assert_eq!([0, 1, 2, 3, 4, 5].map(repeats), [true, true, false, true, true, true]);
         assert!(!batch.can_repeat(0..6) && batch.can_repeat(3..6) && batch.only_looks(0..1));
+    }
+
+    #[test]
+    fn what_says_the_stripe_goes_with_the_requests() {
+        let said = |batch: &Batch| -> Vec<Option<u64>> {
+            (0..batch.requests.len()).map(|index| batch.stripe_by(index)).collect()
+        };
+        let mut batch = Batch::default();
+        batch.push(b"a", Action::Read);
+        let first = batch.mark();
+        batch.stripe_next_by(b"user-7");
+        batch.push(b"b", Action::Read);
+        batch.push(b"c", Action::Read);
+        let middle = batch.mark();
+        batch.stripe_next_by(b"user-8");
+        batch.push(b"d", Action::Read);
+        let (seven, eight) = (batch.stripe_by(1), batch.stripe_by(3));
+        assert!(seven.is_some() && eight.is_some() && seven != eight);
+        assert_eq!(said(&batch), [None, seven, None, eight]);
+        assert_eq!(said(&batch.part(first, middle)), [seven, None]);
+        assert_eq!(said(&batch.part(middle, batch.mark())), [eight]);
+        let mut other = Batch::default();
+        other.push(b"e", Action::Read);
+        other.append(&batch);
+        other.push_from(&batch, 1);
+        assert_eq!(said(&other), [None, None, seven, None, eight, seven]);
+        batch.truncate(middle);
+        batch.push(b"f", Action::Read);
+        assert_eq!(said(&batch), [None, seven, None, None]);
+        batch.clear();
+        batch.push(b"a", Action::Read);
+        batch.push(b"b", Action::Read);
+        assert_eq!(said(&batch), [None, None]);
     }
 
     #[test]

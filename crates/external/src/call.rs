@@ -11,10 +11,10 @@ use quipu_counting::{
 use redis::{Cmd, Value};
 
 use crate::groups;
-use crate::units::{Unit, guarded_until};
+use crate::units::{Claim, Unit, guarded_until};
 
 /// The function and its library. A library that does other things has another name.
-pub(crate) const FUNCTION: &str = "quipu_2";
+pub(crate) const FUNCTION: &str = "quipu_3";
 /// Its source, with that of what carries out decisions of nodes.
 pub(crate) const LIBRARY: &str = concat!(include_str!("library.lua"), include_str!("wholes.lua"));
 
@@ -39,7 +39,10 @@ pub(crate) enum Answered {
 pub(crate) fn command(terms: &Terms<'_>, units: &[Unit]) -> Cmd {
     let mut asking = Asking { terms, cells: HashMap::new(), ids: HashMap::new(), keys: Keys::default() };
     for unit in units {
-        unit.range().for_each(|index| asking.note_keys(unit.batch(), index));
+        unit.range().for_each(|index| match unit.claim {
+            Some(_) => asking.note_id(unit.batch(), index),
+            None => asking.note_keys(unit.batch(), index),
+        });
     }
     let mut arguments = asking.head();
     for of_batch in units.chunk_by(Unit::is_of_same_batch) {
@@ -48,7 +51,10 @@ pub(crate) fn command(terms: &Terms<'_>, units: &[Unit]) -> Cmd {
             put(&mut arguments, of_batch.len());
         }
         for unit in of_batch {
-            asking.put_range(&mut arguments, unit.batch(), unit.range(), unit.groups());
+            match unit.claim {
+                Some(claim) => asking.put_claims(&mut arguments, unit, claim),
+                None => asking.put_range(&mut arguments, unit.batch(), unit.range(), unit.groups()),
+            }
         }
     }
     let Keys { cells, ids } = asking.keys;
@@ -89,6 +95,10 @@ impl Asking<'_> {
             let limits = self.terms.policies.limits(key);
             self.keys.cells.push((groups::cell(self.terms.group, key), limits));
         }
+        self.note_id(batch, index);
+    }
+
+    fn note_id(&mut self, batch: &Batch, index: usize) {
         if let Some(name) = self.id_name(batch, index)
             && !self.ids.contains_key(&name)
         {
@@ -185,6 +195,22 @@ impl Asking<'_> {
                     index = group.end;
                 }
             }
+        }
+    }
+
+    /// What is claimed is the id: no counter has to be looked at.
+    fn put_claims(&self, arguments: &mut Arguments, unit: &Unit, claim: Claim) {
+        for index in unit.range() {
+            let id = self.id_name(unit.batch(), index).and_then(|name| self.ids.get(&name));
+            let (op, edition) = match claim {
+                Claim::Take { edition } => ('k', edition),
+                Claim::Open { edition } => ('o', edition),
+            };
+            put(arguments, op);
+            put(arguments, 0);
+            put(arguments, id.map_or(0, |place| place + 3 + self.keys.cells.len()));
+            put(arguments, request_print(unit.batch(), index));
+            put(arguments, edition);
         }
     }
 

@@ -340,9 +340,10 @@ impl External {
         // Looks may overtake each other.
         if stored.version > *version {
             *version = stored.version;
-            // Readers must know of stripes before writers use them.
-            *self.lanes.stripes.write() = Arc::new(stored.stripes);
+            // Layouts come from both, so both change as one.
+            let mut stripes = self.lanes.stripes.write();
             *self.lanes.policies.write() = Arc::new(stored.policies);
+            *stripes = Arc::new(stored.stripes);
         }
     }
 
@@ -404,7 +405,9 @@ impl External {
         let Some(rows) = &self.strong else { return Ok(wants_strong.then(|| WITHOUT_ARCHIVE.to_owned())) };
         let selector = Selector::new(pattern);
         let (count, place) = if wants_strong {
-            (self.aggregate(&selector, now_ms)?.totals().count, "Redis")
+            let walk = Walk { rows: None, ..self.walk_over_all(now_ms)? };
+            let counted = async move { walk.aggregate(&selector, &Policies::default()).await };
+            (self.wait(counted)?.totals().count, "Redis")
         } else {
             let (rows, pattern) = (Arc::clone(rows), pattern.to_vec());
             (self.wait(async move { rows.count(&pattern).await })?, "PostgreSQL")
@@ -445,10 +448,16 @@ impl External {
     }
 
     fn walk(&self, now_ms: u64) -> Walk {
+        let policies = Arc::clone(&self.lanes.policies.read());
         Walk {
             links: Arc::clone(&self.links),
             map: self.lanes.map(),
             stripes: Arc::clone(&self.lanes.stripes.read()),
+            rows: self
+                .strong
+                .clone()
+                .map(|rows| (rows, policies))
+                .filter(|(_, policies)| policies.want_strong()),
             timeout: self.lanes.options.timeout,
             now_ms,
         }
@@ -651,8 +660,8 @@ impl Counters for External {
                 "there are {POLICIES_MAX} policies, which is the most"
             )));
         }
-        let stripes = policy.as_ref().and_then(|policy| policy.stripes).unwrap_or(1);
-        self.note_stripes(pattern, stripes, now_ms)?;
+        let stripes = |policy: Option<&Policy>| policy.and_then(|policy| policy.stripes).unwrap_or(1);
+        self.note_stripes(pattern, stripes(known.get(pattern)), stripes(policy.as_ref()), now_ms)?;
         let stored = self.store(pattern, policy.as_ref());
         let was_there = self.wait(async move { stored.await.map_err(unreachable) })?;
         // In force when this returns.

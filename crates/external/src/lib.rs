@@ -51,6 +51,8 @@ mod differential;
 #[cfg(test)]
 mod differential_wholes;
 #[cfg(test)]
+mod striping_model;
+#[cfg(test)]
 #[path = "../tests/support/mod.rs"]
 mod support;
 

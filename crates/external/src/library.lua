@@ -1,4 +1,4 @@
-#!lua name=quipu_2
+#!lua name=quipu_3
 -- The rules of counting where the counters lie: many requests of one group of slots, decided as one.
 --
 -- This says what `decide` in crates/counting/src/rules.rs says, and a test compares the two field by field.
@@ -241,6 +241,8 @@ local function request()
     ask.condition = take_condition()
   elseif op == 'e' then
     ask.expiry, ask.when = take_expiry(), take()
+  elseif op == 'k' or op == 'o' then
+    ask.edition = take()
   end
   return ask
 end
@@ -446,6 +448,26 @@ local function single(ask, replies)
   return reply.refusal == NONE
 end
 
+-- Claims of ids of counters in stripes, see striping.rs: 'k' has nobody with an older edition do here what is asked under this id, 'o' takes
+-- such a claim away again. A claim lies where what was decided would lie, and never replaces that.
+local function claim(ask, replies)
+  local known = remembered[ask.id]
+  local edition = known and known:match('^0 %d+ 0 c c (%d+) ')
+  if known and not edition then
+    replies[#replies + 1] = '=' .. known
+    return
+  elseif edition and compare(edition, ask.edition) > 0 then
+    replies[#replies + 1] = '!' .. CONDITION_UNMET .. ' 0 0 0 0 ' .. edition .. ' 0 0 n'
+    return
+  end
+  remembered[ask.id] = ask.op == 'k' and '0 ' .. now .. ' 0 c c ' .. ask.edition .. ' 0 0 0' or nil
+  if not fresh_ids[ask.id] then
+    fresh_ids[ask.id] = true
+    dirty_ids[#dirty_ids + 1] = ask.id
+  end
+  replies[#replies + 1] = '!0 0 0 0 0 0 0 0 n'
+end
+
 -- Numbers up to this length, and one more than any of them, are exact, and are printed as they are.
 local QUICK = 14
 
@@ -568,6 +590,8 @@ local function unit(replies)
         replies[#replies + 1] = '-'
       end
     end
+  elseif op == 'k' or op == 'o' then
+    claim(request(), replies)
   elseif op ~= 'a' or not quick(replies) then
     single(request(), replies)
   end
@@ -677,7 +701,11 @@ local function write(window)
   end
   local lifetime = string.format('%.0f', window + GRACE_MS)
   for _, id in ipairs(dirty_ids) do
-    redis.call('SET', keys[id], remembered[id], 'PX', lifetime)
+    if remembered[id] then
+      redis.call('SET', keys[id], remembered[id], 'PX', lifetime)
+    else
+      redis.call('DEL', keys[id])
+    end
   end
 end
 
@@ -712,4 +740,4 @@ local function run(call_keys, call_arguments)
   return replies
 end
 
-redis.register_function('quipu_2', run)
+redis.register_function('quipu_3', run)

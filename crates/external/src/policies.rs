@@ -14,7 +14,7 @@ use crate::stripes::Stripes;
 
 /// Before a pattern, so that it is never one of the other fields.
 const PATTERN: u8 = b'=';
-/// Before a number of stripes, a colon and the pattern that had it. The value is when that was last set.
+/// Before a number of stripes, a colon and the pattern that had it. The value is when that was last set or replaced.
 const STRIPES: u8 = b'~';
 
 /// Why policies cannot be had.
@@ -83,6 +83,7 @@ pub(crate) fn all(answer: &Value) -> Result<Stored, PoliciesError> {
             _ => {}
         }
     }
+    stored.stripes.edition = stored.version;
     Ok(stored)
 }
 
@@ -99,12 +100,14 @@ fn noted_stripes<'a>(had: &'a [u8], value: &[u8]) -> Option<(u16, &'a [u8], u64)
     is_number.then_some((number, &had[colon + 1..], set_at_ms))
 }
 
-/// Notes that a pattern has so many stripes from now on, as far as anybody reads.
-pub(crate) fn stripes_pipeline(pattern: &[u8], stripes: u16, now_ms: u64) -> redis::Pipeline {
+/// Notes that a pattern had and will have so many stripes, as far as anybody reads.
+pub(crate) fn stripes_pipeline(pattern: &[u8], numbers: [u16; 2], now_ms: u64) -> redis::Pipeline {
     let mut pipeline = redis::pipe();
-    let field = [&[STRIPES], format!("{stripes}:").as_bytes(), pattern].concat();
     pipeline.atomic();
-    pipeline.cmd("HSET").arg(POLICIES).arg(field).arg(now_ms);
+    for stripes in numbers {
+        let field = [&[STRIPES], format!("{stripes}:").as_bytes(), pattern].concat();
+        pipeline.cmd("HSET").arg(POLICIES).arg(field).arg(now_ms).ignore();
+    }
     pipeline.cmd("HINCRBY").arg(POLICIES).arg("version").arg(1);
     pipeline
 }

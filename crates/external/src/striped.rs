@@ -9,18 +9,18 @@
 //!
 //! Everything else is refused: it would have to see the whole value, or all stripes, at one moment.
 //!
-//! Under an id that may have been used when there were more or fewer stripes, the stripe of that time is asked first: it is *claimed* there by a look
-//! under the same id. Where the id is known, the request goes there, and is recognized. Where it was not, it is now, and a request
-//! that is late on its way there, from a node that has not heard of the change, is told so and comes back (`Striped::late`).
+//! Under an id that may have been used when there were more or fewer stripes, the stripes of that time are asked first: see `striping.rs`.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use quipu_counting::{Action, Add, Batch, Cell, Condition, Expiry, Group, GroupKind, Refusal, Reply, Told};
+use quipu_counting::{
+    Action, Add, Batch, Cell, Condition, Expiry, Group, GroupKind, Limits, Policies, Refusal, Reply, Told,
+};
 
 use crate::stripes::Layout;
-use crate::units::guarded_until;
+use crate::units::{Claim, guarded_until};
 
 /// What the stripes of a counter had is good for so long, for who adds to one of them.
 const TOTAL_LIFETIME: Duration = Duration::from_millis(250);
@@ -31,7 +31,7 @@ const TOTALS_MAX: usize = 65_536;
 pub(crate) type Layouts = HashMap<usize, Layout>;
 
 /// Why striped counters cannot be asked this.
-pub(crate) fn unsupported(batch: &Batch, layouts: &Layouts) -> Option<String> {
+pub(crate) fn unsupported(batch: &Batch, layouts: &Layouts, policies: &Policies) -> Option<String> {
     let why = |what: &str| {
         Some(format!("{what} is not supported for a counter that lies in stripes, nothing was changed"))
     };
@@ -40,27 +40,46 @@ pub(crate) fn unsupported(batch: &Batch, layouts: &Layouts) -> Option<String> {
             return why("what belongs together with other requests");
         }
     }
-    for index in layouts.keys() {
-        let is_plain = match batch.requests[*index].action {
-            Action::Read | Action::Reset(Condition::Always) | Action::Delete(Condition::Always) => true,
-            Action::Add(add) => add == Add::plain(add.delta),
-            Action::Told { add, .. } => {
-                let told = Told::read(batch.payload(*index));
-                add == Add::plain(add.delta)
-                    && told.is_some_and(|told| told.at_ms.is_none() && told.dimensions.is_empty())
-            }
-            Action::Set(set) | Action::Overwrite(set) => {
-                set.condition == Condition::Always && matches!(set.expiry, Expiry::Keep | Expiry::Clear)
-            }
-            _ => false,
-        };
-        if !is_plain {
-            return why(
-                "other than to read, add, set, reset and delete it, without bounds, conditions and expiry",
-            );
-        }
+    if !layouts.keys().all(|index| is_plain(batch, *index)) {
+        return why(
+            "other than to read, add, set, reset and delete it, without bounds, conditions and expiry",
+        );
+    }
+    // Of a policy with stripes that is refused; but there may be one without by now, and stripes of before.
+    let is_limited = |index: &usize| {
+        let Limits { floor, ceiling, ttl_ms, is_for_whole, .. } = policies.limits(batch.key(*index));
+        batch.requests[*index].action.is_write()
+            && (is_for_whole || ttl_ms > 0 || (floor, ceiling) != (i64::MIN, i64::MAX))
+    };
+    if layouts.keys().any(is_limited) {
+        return why("a policy with bounds, expiry, or more than plain sums");
     }
     None
+}
+
+/// Whether stripes can be asked this.
+fn is_plain(batch: &Batch, index: usize) -> bool {
+    match batch.requests[index].action {
+        Action::Read | Action::Reset(Condition::Always) | Action::Delete(Condition::Always) => true,
+        Action::Add(_) | Action::Told { .. } => is_of_one_stripe(batch, index),
+        Action::Set(set) | Action::Overwrite(set) => {
+            set.condition == Condition::Always && matches!(set.expiry, Expiry::Keep | Expiry::Clear)
+        }
+        _ => false,
+    }
+}
+
+/// Whether it is an addition as one stripe can do it.
+pub(crate) fn is_of_one_stripe(batch: &Batch, index: usize) -> bool {
+    match batch.requests[index].action {
+        Action::Add(add) => add == Add::plain(add.delta),
+        Action::Told { add, .. } => {
+            let told = Told::read(batch.payload(index));
+            add == Add::plain(add.delta)
+                && told.is_some_and(|told| told.at_ms.is_none() && told.dimensions.is_empty())
+        }
+        _ => false,
+    }
 }
 
 /// What is asked of stripes, and which group each request goes to.
@@ -68,6 +87,8 @@ pub(crate) fn unsupported(batch: &Batch, layouts: &Layouts) -> Option<String> {
 pub(crate) struct Sent {
     pub(crate) batch: Batch,
     pub(crate) groups: Vec<u16>,
+    /// Nothing is done, only claimed.
+    pub(crate) claim: Option<Claim>,
 }
 
 impl Sent {
@@ -79,7 +100,27 @@ impl Sent {
             None => self.batch.push(key, action),
         }
     }
+
+    /// As it was asked, with what is told, by which it is recognized.
+    fn push_from(&mut self, asked: &Batch, index: usize, group: u16) -> usize {
+        self.groups.push(group);
+        self.batch.push_from(asked, index)
+    }
 }
+
+/// What the stripes have said by which an id may have been used before, of a request that cannot simply be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// Nobody can tell now.
+    Unknown,
+    /// Somebody knows a newer layout than this node.
+    Outdated,
+    /// It was used at this distance.
+    At(u16),
+}
+
+/// By the places of requests.
+pub(crate) type AllFound = HashMap<usize, Found>;
 
 /// What became of a request.
 enum Part {
@@ -141,26 +182,43 @@ impl TotalsSeen {
 }
 
 impl Striped {
-    /// Looks under the ids that may have been used with other numbers of stripes; at which request each of them is, and how far away.
+    /// Claims of the ids that may have been used with other numbers of stripes; for which request each of them is, and how far away.
     pub(crate) fn claims(asked: &Batch, layouts: &Layouts) -> (Sent, Vec<(usize, u16)>) {
         let (mut sent, mut of) = (Sent::default(), Vec::new());
         for index in 0..asked.requests.len() {
             let (Some(layout), Some(id)) = (layouts.get(&index), asked.requests[index].id) else { continue };
-            if is_of_one_stripe(&asked.requests[index].action) {
+            if is_of_one_stripe(asked, index) {
                 for distance in layout.before_of_id(asked.key(index), asked.bytes(id.span), id.index) {
-                    sent.push(asked, index, Action::Read, layout.group(distance));
+                    sent.push_from(asked, index, layout.group(distance));
                     of.push((index, distance));
                 }
+                sent.claim = Some(Claim::Take { edition: layout.edition });
             }
         }
         (sent, of)
+    }
+
+    /// Takes away what others have claimed where these go.
+    pub(crate) fn opens(&self, blocked: &[usize]) -> Sent {
+        let mut sent = Sent::default();
+        for index in blocked {
+            let (layout, Part::Added { distance, .. }) = (self.layouts.get(index), &self.parts[*index])
+            else {
+                continue;
+            };
+            if let Some(layout) = layout {
+                sent.push_from(&self.asked, *index, layout.group(*distance));
+                sent.claim = Some(Claim::Open { edition: layout.edition });
+            }
+        }
+        sent
     }
 
     /// What is sent, once it is known where ids were used before, or why that cannot be known.
     pub(crate) fn taken_apart(
         asked: Batch,
         layouts: Layouts,
-        found: &HashMap<usize, Result<u16, Refusal>>,
+        found: &AllFound,
         totals: &TotalsSeen,
         mut draw: impl FnMut() -> u64,
     ) -> (Striped, Sent) {
@@ -170,8 +228,8 @@ impl Striped {
         for index in 0..asked.requests.len() {
             places.push(sent.batch.requests.len());
             let Some(layout) = layouts.get(&index) else {
-                sent.groups.push(crate::groups::group(asked.key(index)));
-                parts.push(Part::Plain(sent.batch.push_from(&asked, index)));
+                let group = crate::groups::group(asked.key(index));
+                parts.push(Part::Plain(sent.push_from(&asked, index, group)));
                 continue;
             };
             parts.push(match asked.requests[index].action {
@@ -183,22 +241,18 @@ impl Striped {
                 Action::Add(add) | Action::Told { add, .. } => {
                     let key = asked.key(index);
                     let distance = match (found.get(&index), asked.requests[index].id) {
-                        (Some(Ok(distance)), _) => *distance,
-                        (Some(Err(refusal)), _) => {
-                            parts.push(Part::Refused(*refusal));
+                        (Some(Found::At(distance)), _) => *distance,
+                        (Some(Found::Unknown | Found::Outdated), _) => {
+                            parts.push(Part::Refused(Refusal::NoLeader));
                             continue;
                         }
                         (None, Some(id)) => layout.of_id(key, asked.bytes(id.span), id.index),
-                        (None, None) => layout.any(draw()),
+                        (None, None) => layout.any(asked.stripe_by(index).unwrap_or_else(&mut draw)),
                     };
                     let group = layout.group(distance);
                     let place = match asked.requests[index].action {
                         Action::Add(_) => sent.push(&asked, index, Action::Add(add), group),
-                        // With what is told, by which it is recognized.
-                        _ => {
-                            sent.groups.push(group);
-                            sent.batch.push_from(&asked, index)
-                        }
+                        _ => sent.push_from(&asked, index, group),
                     };
                     let mut looks = Vec::new();
                     if !totals.is_fresh(key) {
@@ -231,18 +285,15 @@ impl Striped {
         (Striped { asked, layouts, parts }, sent)
     }
 
-    /// Requests that may have come to a stripe that does not take them any more, because their ids are claimed there: the number of
-    /// stripes has changed, and the node has not heard of it.
-    pub(crate) fn late(&self, replies: &[Reply]) -> Vec<usize> {
+    /// Requests whose ids are known for something else where they came to: that may be a claim.
+    pub(crate) fn blocked(&self, replies: &[Reply], found: &AllFound) -> Vec<usize> {
         let is_refused =
             |place: &usize| replies.get(*place).is_some_and(|reply| reply.refusal == Some(Refusal::IdReused));
-        let is_late = |part: &Part| matches!(part, Part::Added { place, .. } if is_refused(place));
-        (0..self.parts.len()).filter(|index| is_late(&self.parts[*index])).collect()
-    }
-
-    /// What was asked, and how its counters were taken to be spread.
-    pub(crate) fn into_asked(self) -> (Batch, Layouts) {
-        (self.asked, self.layouts)
+        let is_blocked = |index: &usize| {
+            matches!(&self.parts[*index], Part::Added { place, .. } if is_refused(place))
+                && !found.contains_key(index)
+        };
+        (0..self.parts.len()).filter(is_blocked).collect()
     }
 
     /// What the requests are told, by what the stripes have answered; how far behind each may be.
@@ -281,11 +332,6 @@ impl Striped {
         };
         self.parts.iter().enumerate().map(told).unzip()
     }
-}
-
-/// Whether only one stripe is asked to do it.
-pub(crate) fn is_of_one_stripe(action: &Action) -> bool {
-    matches!(action, Action::Add(_) | Action::Told { .. })
 }
 
 fn regrouped(asked: &Batch, group: &Group, places: &[usize], sent: &mut Batch) -> Group {

@@ -6,24 +6,27 @@
 //! written any more, and still read: the value is the sum of all stripes that ever were.
 //!
 //! A request with an id goes to the stripe that the id says, and is remembered there. When the number of stripes changes, the same id may
-//! say another stripe. So every number that a pattern ever had is kept, with the time when it was last set, in the hash of policies; and for as
-//! long as ids from before are remembered, the stripe of that time is asked first (`striped.rs`).
+//! say another stripe. So every number that a pattern ever had is kept, with the time when it was last known to hold, in the hash of policies; and
+//! for as long as ids from before are remembered, the stripe of that time is asked first (`striping.rs`). What holds for a counter may also
+//! change because a more specific pattern comes or goes, so that is noted too, where it may concern counters that ever lay in stripes.
 
 use quipu_counting::policy::matches;
 use quipu_counting::{IdentityKey, Policies};
 
 use crate::groups::{GROUPS, group};
 
-/// How many stripes a pattern has had, each with the time when that was last set.
+/// How many stripes a pattern has had, each with the time when that was last set or last replaced.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stripes {
+    /// The version of the policies that they were read with.
+    pub(crate) edition: u64,
     patterns: Vec<Pattern>,
 }
 
 #[derive(Clone, Debug)]
 struct Pattern {
     pattern: Vec<u8>,
-    /// By the time when it was set.
+    /// By time.
     versions: Vec<(u64, u16)>,
 }
 
@@ -38,6 +41,8 @@ pub(crate) struct Layout {
     pub(crate) widest: u16,
     /// Other numbers by which ids that are still remembered may have been placed.
     before: Vec<u16>,
+    /// Of two layouts of a counter the one with the larger number is the newer; those with the same are the same.
+    pub(crate) edition: u64,
 }
 
 impl Stripes {
@@ -46,9 +51,18 @@ impl Stripes {
         self.patterns.is_empty()
     }
 
-    /// Whether the counters of a pattern were ever striped by it.
-    pub(crate) fn knows(&self, pattern: &[u8]) -> bool {
-        self.patterns.iter().any(|known| known.pattern == pattern)
+    /// Whether a counter may match this pattern that ever lay in stripes: of two patterns that have a key in common one begins as the
+    /// other does, up to the first wildcard.
+    pub(crate) fn may_concern(&self, pattern: &[u8]) -> bool {
+        let literal = |pattern: &[u8]| -> Vec<u8> {
+            pattern.iter().copied().take_while(|byte| !matches!(byte, b'*' | b'?')).collect()
+        };
+        let begin = literal(pattern);
+        let is_striped = |known: &&Pattern| known.versions.iter().any(|(_, stripes)| *stripes > 1);
+        self.patterns.iter().filter(is_striped).any(|known| {
+            let other = literal(&known.pattern);
+            begin.starts_with(&other) || other.starts_with(&begin)
+        })
     }
 
     /// The most that a pattern ever had.
@@ -57,15 +71,15 @@ impl Stripes {
         known.map_or(1, |known| known.versions.iter().map(|(_, stripes)| *stripes).max().unwrap_or(1))
     }
 
-    /// Notes that a pattern had so many.
-    pub(crate) fn note(&mut self, pattern: &[u8], stripes: u16, set_at_ms: u64) {
+    /// Notes that a pattern had so many then.
+    pub(crate) fn note(&mut self, pattern: &[u8], stripes: u16, noted_at_ms: u64) {
         let known = self.patterns.iter().position(|known| known.pattern == pattern);
         let place = known.unwrap_or_else(|| {
             self.patterns.push(Pattern { pattern: pattern.to_vec(), versions: Vec::new() });
             self.patterns.len() - 1
         });
         let versions = &mut self.patterns[place].versions;
-        versions.push((set_at_ms, stripes));
+        versions.push((noted_at_ms, stripes));
         versions.sort_unstable();
     }
 
@@ -79,7 +93,7 @@ impl Stripes {
         self.patterns.iter().filter(move |pattern| matches(&pattern.pattern, key))
     }
 
-    /// How a counter is spread, if it ever was. Ids are remembered for `id_window_ms`.
+    /// How a counter is spread, if it ever was and is not in a row of PostgreSQL now. Ids are remembered for `id_window_ms`.
     pub(crate) fn layout(
         &self,
         key: &[u8],
@@ -88,26 +102,33 @@ impl Stripes {
         id_window_ms: u64,
     ) -> Option<Layout> {
         let widest = self.widest(key);
-        if widest == 1 {
+        let policy = policies.policy_for(key);
+        if widest == 1 || policy.is_some_and(|policy| policy.strong) {
             return None;
         }
-        let stripes = policies.policy_for(key).and_then(|policy| policy.stripes).unwrap_or(1);
+        let stripes = policy.and_then(|policy| policy.stripes).unwrap_or(1);
+        let remembered_ms = id_window_ms.saturating_add(LATE_MS);
         let mut before: Vec<u16> = Vec::new();
+        let mut add = |number: u16| {
+            if number != stripes && !before.contains(&number) {
+                before.push(number);
+            }
+        };
         for pattern in self.matching(key) {
             // Before the first time it was not striped.
             let mut versions = vec![(0, 1)];
             versions.extend(&pattern.versions);
-            for (place, (_, number)) in versions.iter().enumerate() {
-                let ended_ms = versions.get(place + 1).map(|(set_at_ms, _)| *set_at_ms);
-                let counts = ended_ms.is_none_or(|ended_ms| {
-                    now_ms.saturating_sub(ended_ms) < id_window_ms.saturating_add(LATE_MS)
-                });
-                if counts && *number != stripes && !before.contains(number) {
-                    before.push(*number);
+            for (place, (noted_at_ms, number)) in versions.iter().enumerate() {
+                let ended_ms = versions.get(place + 1).map_or(*noted_at_ms, |(next_ms, _)| *next_ms);
+                if now_ms.saturating_sub(ended_ms) < remembered_ms {
+                    add(*number);
                 }
             }
         }
-        Some(Layout { home: group(key), stripes, widest: widest.max(stripes), before })
+        // What has less say than another pattern has it again once that is gone, and nobody notes when.
+        let other = policies.iter().filter(|(pattern, policy)| policy.is_striped() && matches(pattern, key));
+        other.for_each(|(_, policy)| add(policy.stripes.unwrap_or(1)));
+        Some(Layout { home: group(key), stripes, widest: widest.max(stripes), before, edition: self.edition })
     }
 }
 
@@ -214,6 +235,28 @@ mod tests {
         let much_later = 900_000 + WINDOW_MS + LATE_MS;
         let last = stripes.layout(b"hot:1", &Policies::default(), much_later, WINDOW_MS).expect("a layout");
         assert_eq!((last.widest, &last.before[..]), (64, &[][..]), "older ids are forgotten");
+    }
+
+    #[test]
+    fn what_a_more_specific_pattern_had_counts_too() {
+        let (mut stripes, mut held) = (Stripes::default(), policies(16));
+        let much_later = 3 * WINDOW_MS;
+        stripes.note(b"hot:*", 16, 1_000);
+        assert!(stripes.may_concern(b"hot:a*") && stripes.may_concern(b"h?t") && stripes.may_concern(b"*"));
+        assert!(!stripes.may_concern(b"hat:*") && !stripes.may_concern(b"cold"));
+        // One that is not striped comes, and goes again.
+        held.set(b"hot:a*", Some(Policy::default()));
+        stripes.note(b"hot:a*", 1, much_later);
+        let inside = stripes.layout(b"hot:ab", &held, 2 * much_later, WINDOW_MS).expect("a layout");
+        assert_eq!((inside.stripes, inside.widest, &inside.before[..]), (1, 16, &[16][..]));
+        held.set(b"hot:a*", None);
+        stripes.note(b"hot:a*", 1, 2 * much_later);
+        let after = stripes.layout(b"hot:ab", &held, 2 * much_later + 5, WINDOW_MS).expect("a layout");
+        assert_eq!((after.stripes, &after.before[..]), (16, &[1][..]), "ids lie where it said");
+        let other = stripes.layout(b"hot:b", &held, 2 * much_later + 5, WINDOW_MS).expect("a layout");
+        assert_eq!((other.stripes, &other.before[..]), (16, &[][..]), "it said nothing of others");
+        held.set(b"hot:a*", Some(Policy { strong: true, ..Policy::default() }));
+        assert_eq!(stripes.layout(b"hot:ab", &held, 9 * much_later, WINDOW_MS), None, "it lies in a row");
     }
 
     #[test]

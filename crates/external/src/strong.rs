@@ -5,6 +5,7 @@
 //! | here | the rounds: what is gathered, done as one transaction, and asked again |
 //! | `held` | counters and ids whose rows are locked, decided by `quipu_counting` |
 //! | `rows` | the tables, and how they are read and written |
+//! | `walk` | all of them, for lists, sums and scans |
 //!
 //! A transaction locks the rows of all counters that it may change, in the order of their keys, reads what is remembered of the
 //! requests' ids, has `quipu_counting` decide, and writes counters and ids. However many nodes there are, what is decided is decided on what
@@ -15,6 +16,7 @@
 
 mod held;
 mod rows;
+mod walk;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,6 +30,7 @@ use rand::{Rng, SeedableRng};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
+use tokio_postgres::Client;
 
 use crate::archive::Archive;
 use crate::breaker::Breaker;
@@ -58,6 +61,8 @@ pub(crate) struct Strong {
     time_ms: AtomicU64,
     chance: Mutex<SmallRng>,
     tasks: Mutex<Vec<AbortHandle>>,
+    /// The connection of walks.
+    walker: tokio::sync::Mutex<Option<Client>>,
     transactions: AtomicU64,
     failures: AtomicU64,
 }
@@ -95,6 +100,7 @@ impl Strong {
             time_ms: AtomicU64::new(0),
             chance: Mutex::new(SmallRng::from_os_rng()),
             tasks: Mutex::default(),
+            walker: tokio::sync::Mutex::default(),
             transactions: AtomicU64::new(0),
             failures: AtomicU64::new(0),
         });

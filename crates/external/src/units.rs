@@ -59,6 +59,17 @@ pub(crate) struct Unit {
     pub(crate) may_be_done: bool,
     /// It is decided here and not in Redis.
     pub(crate) is_for_whole: bool,
+    /// Its requests are not done: their ids are claimed.
+    pub(crate) claim: Option<Claim>,
+}
+
+/// What is asked about the ids of requests to counters in stripes: see `striping.rs`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// Nobody with an older edition of the layout does here what is asked under the id.
+    Take { edition: u64 },
+    /// A claim of this edition or an older one is taken away.
+    Open { edition: u64 },
 }
 
 /// A batch taken apart.
@@ -147,6 +158,7 @@ pub(crate) fn split_over(
             attempts: 0,
             may_be_done: false,
             is_for_whole: false,
+            claim: None,
         };
         if range.clone().any(|index| is_global(index) || group_of(batch, index) != home) {
             unit.answer(Answer::Refused(Refusal::CrossSlot));
@@ -186,6 +198,9 @@ impl Unit {
 
     /// Whether something in it is only for who decides about whole counters, as far as one can tell from here.
     pub(crate) fn asks_for_whole(&self, policies: &Policies, has_body: impl Fn(&[u8]) -> bool) -> bool {
+        if self.claim.is_some() {
+            return false;
+        }
         let batch = self.batch();
         let is_session = |group: &Group| matches!(group.kind, GroupKind::Session { .. });
         self.groups().iter().any(is_session)

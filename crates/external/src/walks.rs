@@ -2,6 +2,9 @@
 //!
 //! Redis has no order of keys, so every page of a list passes all counters and keeps what belongs on it. A walk sees every
 //! counter that is there all the time, unless slots move or a master is replaced meanwhile: cursors are a master's own.
+//!
+//! Strong counters lie in rows of PostgreSQL, which are walked after the masters. Which of the two a key belongs to is said by its policy,
+//! for a walk as for everybody; what may lie on the other side is not shown.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -19,6 +22,7 @@ use crate::groups::{self, place_of_cell};
 use crate::masters::{Links, Map, is_said_by_server, within};
 use crate::striped::summed_cell;
 use crate::stripes::Stripes;
+use crate::strong::Strong;
 
 /// About so many keys are looked at in one step of a walk over everything.
 const STEP: usize = 1_000;
@@ -26,6 +30,10 @@ const STEP: usize = 1_000;
 const SUM_MAX: usize = 16_000_000;
 /// The place of the master in a cursor.
 const MASTER_BITS: u32 = 10;
+/// What stands there for the rows of PostgreSQL, however many masters there are.
+const ROWS: usize = (1 << MASTER_BITS) - 1;
+/// Among so many rows one that is to be shown is looked for when any will do.
+const ROWS_DRAWN: usize = 100;
 
 /// The numbers of a cell are not longer than this, and the first byte of a body says what it counts.
 const NUMBERS_BYTES: usize = 106;
@@ -40,6 +48,8 @@ pub(crate) struct Seen {
     kind: Option<Kind>,
     /// The body, where it was wanted.
     body: Option<Arc<Body>>,
+    /// It lies in a row: births are others there, and it comes only once.
+    is_row: bool,
 }
 
 type Found = Vec<Seen>;
@@ -59,6 +69,8 @@ pub(crate) struct Walk {
     pub(crate) links: Arc<Links>,
     pub(crate) map: Arc<Map>,
     pub(crate) stripes: Arc<Stripes>,
+    /// Where strong counters lie, and which are; if there are any, and they are wanted.
+    pub(crate) rows: Option<(Arc<Strong>, Arc<Policies>)>,
     pub(crate) timeout: std::time::Duration,
     pub(crate) now_ms: u64,
 }
@@ -106,13 +118,43 @@ impl Walk {
             else {
                 continue;
             };
-            if cell.is_live(self.now_ms) && key.starts_with(prefix) {
+            if cell.is_live(self.now_ms) && key.starts_with(prefix) && !self.is_strong(key) {
                 let kind = body.and_then(Body::kind_of);
                 let body = body.filter(|_| wanted == Wanted::Bodies).and_then(Body::read).map(Arc::new);
-                found.push(Seen { key: key.to_vec(), group, cell, kind, body });
+                found.push(Seen { key: key.to_vec(), group, cell, kind, body, is_row: false });
             }
         }
         Ok((next, found))
+    }
+
+    fn is_strong(&self, key: &[u8]) -> bool {
+        let policy = self.rows.as_ref().and_then(|(_, policies)| policies.policy_for(key));
+        policy.is_some_and(|policy| policy.strong)
+    }
+
+    /// Passes all strong counters that begin with `prefix`.
+    async fn rows(
+        &self,
+        prefix: &[u8],
+        mut see: impl FnMut(Seen) -> Result<(), Unavailable>,
+    ) -> Result<(), Unavailable> {
+        let Some((rows, _)) = &self.rows else { return Ok(()) };
+        let mut from = prefix.to_vec();
+        loop {
+            let page = rows.from(&from, self.now_ms).await?;
+            let Some((last, _)) = page.last() else { return Ok(()) };
+            // The first key that can come behind it.
+            from = [last, &[0][..]].concat();
+            for (key, cell) in page {
+                if !key.starts_with(prefix) {
+                    return Ok(());
+                }
+                if self.is_strong(&key) {
+                    let group = groups::group(&key);
+                    see(Seen { key, group, cell, kind: None, body: None, is_row: true })?;
+                }
+            }
+        }
     }
 
     /// Passes all counters that begin with `prefix`; some may come twice, but not those in stripes, which come last and as one.
@@ -144,21 +186,27 @@ impl Walk {
         }
         for (key, cells) in striped {
             let (group, cell) = (groups::group(&key), summed_cell(cells.values()));
-            see(Seen { key, group, cell, kind: None, body: None })?;
+            see(Seen { key, group, cell, kind: None, body: None, is_row: false })?;
         }
-        Ok(())
+        self.rows(prefix, see).await
     }
 
-    /// A page of a scan. The cursor is a master's, with the master's place below it.
+    /// A page of a scan. The cursor is a master's, with the master's place below it; or the birth of the last row that was shown.
     pub(crate) async fn scan(&self, cursor: u64, count: usize) -> Result<ScanPage, Unavailable> {
         let masters = self.map.masters();
         let place = (cursor & ((1 << MASTER_BITS) - 1)) as usize;
-        let Some(address) = masters.get(place) else { return Ok(ScanPage::default()) };
+        if place == ROWS {
+            return self.scan_rows(cursor >> MASTER_BITS, count.max(1)).await;
+        }
+        let behind_masters = if self.rows.is_some() { ROWS as u64 } else { 0 };
+        let Some(address) = masters.get(place) else {
+            return Ok(ScanPage { keys: Vec::new(), cursor: behind_masters });
+        };
         let step = self.step(address, cursor >> MASTER_BITS, count.max(1), b"", Wanted::Numbers);
         let (next, found) = step.await.map_err(failed)?;
         let cursor = match next {
             0 if place + 1 < masters.len() => place as u64 + 1,
-            0 => 0,
+            0 => behind_masters,
             next if next >> (64 - MASTER_BITS) != 0 => return Err(failed("a cursor is too large")),
             next => next << MASTER_BITS | place as u64,
         };
@@ -166,27 +214,68 @@ impl Walk {
         Ok(ScanPage { keys: keys.into_iter().collect(), cursor })
     }
 
-    /// Any key, from somewhere in the middle of a master.
+    async fn scan_rows(&self, after: u64, count: usize) -> Result<ScanPage, Unavailable> {
+        let Some((rows, _)) = &self.rows else { return Ok(ScanPage::default()) };
+        let page = rows.born_after(after, count, self.now_ms).await?;
+        let cursor = match page.last() {
+            Some((birth, _)) if page.len() == count => {
+                if birth >> (64 - MASTER_BITS) != 0 {
+                    return Err(failed("a cursor is too large"));
+                }
+                birth << MASTER_BITS | ROWS as u64
+            }
+            _ => 0,
+        };
+        let keys = page.into_iter().map(|(_, key)| key).filter(|key| self.is_strong(key)).collect();
+        Ok(ScanPage { keys, cursor })
+    }
+
+    /// Any key.
     pub(crate) async fn random_key(&self, draw: u64) -> Result<Option<Vec<u8>>, Unavailable> {
         let masters = self.map.masters();
-        let first = (draw % masters.len().max(1) as u64) as usize;
-        for turn in 0..masters.len() {
-            let address = &masters[(first + turn) % masters.len()];
-            // Any number is a cursor. What lies before it is looked at last.
-            for begin in [draw >> 32, 0] {
-                let mut cursor = begin;
-                loop {
-                    let step = self.step(address, cursor, STEP, b"", Wanted::Numbers);
-                    let (next, found) = step.await.map_err(failed)?;
-                    if !found.is_empty() {
-                        let chosen = (draw % found.len() as u64) as usize;
-                        return Ok(found.into_iter().nth(chosen).map(|seen| seen.key));
-                    }
-                    if next == 0 {
-                        break;
-                    }
-                    cursor = next;
+        let places = masters.len() + usize::from(self.rows.is_some());
+        let first = (draw % places.max(1) as u64) as usize;
+        for turn in 0..places {
+            let found = match masters.get((first + turn) % places) {
+                Some(address) => self.random_key_of(address, draw).await?,
+                None => self.random_row(draw).await?,
+            };
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Any key from somewhere in the middle of a master.
+    async fn random_key_of(&self, address: &str, draw: u64) -> Result<Option<Vec<u8>>, Unavailable> {
+        // Any number is a cursor. What lies before it is looked at last.
+        for begin in [draw >> 32, 0] {
+            let mut cursor = begin;
+            loop {
+                let step = self.step(address, cursor, STEP, b"", Wanted::Numbers);
+                let (next, found) = step.await.map_err(failed)?;
+                if !found.is_empty() {
+                    let chosen = (draw % found.len() as u64) as usize;
+                    return Ok(found.into_iter().nth(chosen).map(|seen| seen.key));
                 }
+                if next == 0 {
+                    break;
+                }
+                cursor = next;
+            }
+        }
+        Ok(None)
+    }
+
+    async fn random_row(&self, draw: u64) -> Result<Option<Vec<u8>>, Unavailable> {
+        let Some((rows, _)) = &self.rows else { return Ok(None) };
+        let newest = rows.newest_birth().await?;
+        for after in [draw % newest.max(1), 0] {
+            let page = rows.born_after(after, ROWS_DRAWN, self.now_ms).await?;
+            let found = page.into_iter().map(|(_, key)| key).find(|key| self.is_strong(key));
+            if found.is_some() {
+                return Ok(found);
             }
         }
         Ok(None)
@@ -240,8 +329,8 @@ impl Walk {
         let mut totals: BTreeMap<u16, Totals> = BTreeMap::new();
         // Births are given out once in a group.
         let mut seen: HashSet<(u16, u64)> = HashSet::new();
-        let add = |Seen { key, group, cell, body, .. }: Seen| {
-            if !selector.selects(&key) || !seen.insert((group, cell.birth)) {
+        let add = |Seen { key, group, cell, body, is_row, .. }: Seen| {
+            if !selector.selects(&key) || !is_row && !seen.insert((group, cell.birth)) {
                 return Ok(());
             }
             if seen.len() > SUM_MAX {

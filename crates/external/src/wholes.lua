@@ -144,4 +144,4 @@ local function run_wholes(call_keys, call_arguments)
   return answers
 end
 
-redis.register_function('quipu_2_wholes', run_wholes)
+redis.register_function('quipu_3_wholes', run_wholes)

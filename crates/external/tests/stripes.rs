@@ -49,9 +49,13 @@ fn set_to(value: i64) -> Action {
 }
 
 async fn stripe(external: &Arc<External>, stripes: Option<u16>) {
-    let external = Arc::clone(external);
     let policy = stripes.map(|stripes| Policy { stripes: Some(stripes), ..Policy::default() });
-    let set = tokio::task::spawn_blocking(move || external.set_policy(b"hot:*", policy, now_ms()));
+    set_policy(external, "hot:*", policy).await;
+}
+
+async fn set_policy(external: &Arc<External>, pattern: &'static str, policy: Option<Policy>) {
+    let external = Arc::clone(external);
+    let set = tokio::task::spawn_blocking(move || external.set_policy(pattern.as_bytes(), policy, now_ms()));
     set.await.unwrap().unwrap();
 }
 
@@ -129,6 +133,12 @@ async fn striped_counters(url: &str, masters: &[&Server]) {
         let refused = run(&external, |batch| _ = batch.push(b"hot:a", action)).await.err();
         assert!(matches!(refused, Some(Unavailable::Unsupported(_))), "{action:?}: {refused:?}");
     }
+    // That holds for policies of later too: nobody would see the other stripes.
+    run(&external, |batch| (0..100).for_each(|_| _ = batch.push(b"hot:a", plain(1)))).await.unwrap();
+    set_policy(&external, "hot:*", Some(Policy { max: Some(50), ..Policy::default() })).await;
+    let refused = run(&external, |batch| _ = batch.push(b"hot:a", plain(1))).await.err();
+    assert!(matches!(refused, Some(Unavailable::Unsupported(_))), "{refused:?}");
+    assert_eq!(value(&external, "hot:a").await, 100);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -145,18 +155,16 @@ async fn striped_counters_on_a_cluster() {
     striped_counters(&cluster.url(), &masters).await;
 }
 
-/// Asks until it is said to be done, as a client would. Says no if it was refused for good, because its id was claimed elsewhere: see the
-/// page about what falls short.
-async fn add_once(external: &External, key: &str, id: &str) -> bool {
+/// Asks until it is said to be done, as a client would.
+async fn add_once(external: &External, key: &str, id: &str) {
     let begin = Instant::now();
     loop {
         assert!(begin.elapsed() < PATIENCE, "{key} {id} is not done");
         let told = run(external, |batch| _ = batch.push_with_id(key.as_bytes(), plain(1), id.as_bytes(), 0));
         match told.await.map(|batch| (batch.replies[0].refusal, batch.replies[0].applied)) {
-            Ok((None, 1)) => return true,
-            Ok((Some(Refusal::IdReused), _)) => return false,
+            Ok((None, 1)) => return,
             Ok((Some(Refusal::OutcomeUnknown | Refusal::NoLeader), _)) | Err(Unavailable::NoLeader(_)) => {}
-            other => panic!("{other:?}"),
+            other => panic!("{key} {id} is refused: {other:?}"),
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -169,7 +177,6 @@ async fn growth(url: &str, losing: Option<&Losing>) {
         External::open(url, Options::default()).await.unwrap(),
     ];
     let (is_over, counted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicI64::new(0)));
-    let loses = losing.is_some();
     let clients: Vec<_> = (0..12)
         .map(|client: usize| {
             let (nodes, is_over, counted) = (nodes.clone(), Arc::clone(&is_over), Arc::clone(&counted));
@@ -177,13 +184,16 @@ async fn growth(url: &str, losing: Option<&Losing>) {
                 let mut turn = 0;
                 while !is_over.load(Ordering::Relaxed) {
                     let id = format!("{client}-{turn}");
-                    let is_counted = add_once(&nodes[client % 2], "hot:a", &id).await;
-                    assert!(is_counted || loses, "{id} is refused");
-                    counted.fetch_add(i64::from(is_counted), Ordering::Relaxed);
-                    // The same again elsewhere: at once, and what was long ago.
+                    let (one, other) = (&nodes[client % 2], &nodes[(client + 1) % 2]);
+                    // By both at the same time, by one and at once by the other, and what was long ago.
+                    if turn % 4 == 1 {
+                        tokio::join!(add_once(one, "hot:a", &id), add_once(other, "hot:a", &id));
+                    } else {
+                        add_once(one, "hot:a", &id).await;
+                    }
+                    counted.fetch_add(1, Ordering::Relaxed);
                     let before = format!("{client}-{}", turn / 2);
-                    add_once(&nodes[(client + 1) % 2], "hot:a", if turn % 3 == 0 { &id } else { &before })
-                        .await;
+                    add_once(other, "hot:a", if turn % 3 == 0 { &id } else { &before }).await;
                     turn += 1;
                 }
             })
@@ -195,7 +205,9 @@ async fn growth(url: &str, losing: Option<&Losing>) {
     for stripes in [Some(16), Some(64), Some(4), None, Some(64)] {
         stripe(&nodes[1], stripes).await;
         let seen = counted.load(Ordering::Relaxed);
-        while counted.load(Ordering::Relaxed) < seen + 300 {
+        while counted.load(Ordering::Relaxed) < seen + 300
+            && !clients.iter().any(|client| client.is_finished())
+        {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
@@ -226,9 +238,101 @@ async fn stripes_come_and_go_while_answers_are_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_said_to_belong_together_lies_together() {
+    let server = Server::start();
+    let external = External::open(&server.url(), Options::default()).await.unwrap();
+    stripe(&external, Some(64)).await;
+    let add = async |key: &str, user: &dyn Fn(usize) -> String, with_ids: bool| {
+        let added = run(&external, |batch| {
+            for number in 0..60 {
+                batch.stripe_next_by(user(number).as_bytes());
+                match with_ids {
+                    true => batch.push_with_id(key.as_bytes(), plain(1), &number.to_le_bytes(), 0),
+                    false => batch.push(key.as_bytes(), plain(1)),
+                };
+            }
+        });
+        assert!(added.await.unwrap().replies.iter().all(|reply| reply.refusal.is_none()));
+    };
+    add("hot:one", &|_| "user-7".to_owned(), false).await;
+    add("hot:one", &|_| "user-7".to_owned(), false).await;
+    assert_eq!((stripes_of(&[&server], "hot:one"), value(&external, "hot:one").await), (1, 120));
+    add("hot:many", &|number| format!("user-{number}"), false).await;
+    assert!(stripes_of(&[&server], "hot:many") > 20);
+    // An id has to be found again, whatever else is said.
+    add("hot:ids", &|_| "user-7".to_owned(), true).await;
+    add("hot:ids", &|_| "user-8".to_owned(), true).await;
+    assert!(stripes_of(&[&server], "hot:ids") > 20);
+    assert_eq!(value(&external, "hot:ids").await, 60);
+}
+
+/// Ids were claimed where they lay before, and what was asked under them was not done: it can still be, with any number of stripes.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_only_claimed_is_in_nobodys_way() {
+    let server = Server::start();
+    let external = External::open(&server.url(), Options::default()).await.unwrap();
+    let other = External::open(&server.url(), Options::default()).await.unwrap();
+    stripe(&external, Some(16)).await;
+    let disabled = |stripes| Some(Policy { stripes: Some(stripes), disabled: true, ..Policy::default() });
+    let ask = async |node: &External, number: i32, delta: i64| {
+        let id = format!("id {number}");
+        let told = run(node, |batch| _ = batch.push_with_id(b"hot:a", plain(delta), id.as_bytes(), 0)).await;
+        let reply = told.unwrap().replies.remove(0);
+        (reply.refusal, reply.applied)
+    };
+    for stripes in [4, 64, 1, 16] {
+        set_policy(&external, "hot:*", disabled(stripes)).await;
+        for number in 0..30 {
+            assert_eq!(ask(&external, number, 1).await, (Some(Refusal::Disabled), 0));
+        }
+    }
+    stripe(&external, Some(4)).await;
+    for _ in 0..2 {
+        for number in 0..30 {
+            assert_eq!(ask(&external, number, 1).await, (None, 1));
+            assert_eq!(ask(&other, number, 1).await, (None, 1));
+        }
+    }
+    assert_eq!(value(&other, "hot:a").await, 30);
+    // What is really used for something else is still told so, wherever it lies by now.
+    stripe(&external, Some(64)).await;
+    for number in 0..30 {
+        assert_eq!(ask(&other, number, 2).await, (Some(Refusal::IdReused), 0));
+    }
+    assert_eq!(value(&external, "hot:a").await, 30);
+}
+
+/// A policy without stripes comes and goes within a pattern that has some: its ids lie elsewhere, and are found.
+#[tokio::test(flavor = "multi_thread")]
+async fn ids_are_found_when_another_pattern_had_the_say() {
+    let server = Server::start();
+    // So that what is older than ids are remembered is not far away.
+    let options = Options { id_window_ms: 3_600_000, ..Options::default() };
+    let external = External::open(&server.url(), options).await.unwrap();
+    let striped = Some(Policy { stripes: Some(64), ..Policy::default() });
+    let long_ago = now_ms() - 10 * 3_600_000;
+    let node = Arc::clone(&external);
+    let set = tokio::task::spawn_blocking(move || node.set_policy(b"hot:*", striped, long_ago));
+    set.await.unwrap().unwrap();
+    set_policy(&external, "hot:a*", Some(Policy::default())).await;
+    let add_all = async || {
+        for number in 0..30 {
+            add_once(&external, "hot:a", &format!("id {number}")).await;
+        }
+    };
+    add_all().await;
+    assert_eq!(stripes_of(&[&server], "hot:a"), 1);
+    set_policy(&external, "hot:a*", None).await;
+    add_all().await;
+    assert_eq!(value(&external, "hot:a").await, 30);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn stripes_come_to_the_tables_and_are_added_up() {
     let (server, postgres) = (Server::start(), Postgres::start());
-    let external = External::open(&server.url(), Options::default()).await.unwrap();
+    // What has no id is not asked again, however slow the machine is.
+    let options = Options { timeout: PATIENCE, patience: PATIENCE, ..Options::default() };
+    let external = External::open(&server.url(), options).await.unwrap();
     let flusher =
         Flusher::open(Arc::clone(&external), &postgres.url(), FlusherOptions::default()).await.unwrap();
     one(&external, "hot:a", plain(5)).await;

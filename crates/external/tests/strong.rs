@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use quipu_counting::{
-    Action, Add, Batch, Condition, Counters, Expiry, GroupKind, Listing, Policy, Refusal, Reply, Set,
-    Unavailable,
+    Action, Add, Batch, Condition, Counters, Expiry, GroupKind, ListOrder, ListPlace, Listing, Policy,
+    Refusal, Reply, Selector, Set, Unavailable,
 };
 use quipu_external::archive::Archive;
 use quipu_external::{External, Options};
@@ -56,6 +56,10 @@ fn strong(min: i64, max: i64) -> Option<Policy> {
 
 fn add(batch: &mut Batch, key: &str, delta: i64, id: &str) {
     batch.push_with_id(key.as_bytes(), Action::Add(Add::plain(delta)), id.as_bytes(), 0);
+}
+
+fn set_to(value: i64) -> Action {
+    Action::Set(Set { value, expiry: Expiry::Keep, condition: Condition::Always })
 }
 
 fn told(replies: &[Reply]) -> Vec<(Option<Refusal>, i64, bool)> {
@@ -143,7 +147,8 @@ async fn strong_counters_lie_in_rows() {
     let listed = Arc::clone(&one);
     let listing = Listing { limit: 10, ..Listing::default() };
     let listed = tokio::task::spawn_blocking(move || listed.list(&listing, now_ms())).await.unwrap().unwrap();
-    assert_eq!(listed.counters.len(), 1, "Redis has likes alone");
+    let listed: Vec<Vec<u8>> = listed.counters.into_iter().map(|listed| listed.key).collect();
+    assert_eq!(listed, [b"likes".to_vec(), b"stock:1".to_vec(), b"stock:3".to_vec()]);
 
     // What cannot be done is said.
     let mixed = ask(&one, |batch| {
@@ -257,4 +262,122 @@ async fn nothing_counts_twice_and_no_bound_is_crossed_whatever_dies() {
         let row = client.query_one("SELECT value FROM counter_strong WHERE counter_key = $1", &[&key]).await;
         assert_eq!(row.unwrap().get::<_, i64>(0), total.load(Ordering::SeqCst), "stock:{place}");
     }
+}
+
+/// All keys, page by page, asked of one node and the other in turn; `between` happens after each page.
+fn scanned(nodes: &[Arc<External>; 2], mut between: impl FnMut(usize)) -> Vec<String> {
+    let (mut cursor, mut keys) = (0, Vec::new());
+    for page in 0.. {
+        let found = nodes[page % 2].scan(cursor, 7, now_ms()).unwrap();
+        keys.extend(found.keys.into_iter().map(|key| String::from_utf8(key).unwrap()));
+        cursor = found.cursor;
+        if cursor == 0 {
+            break;
+        }
+        between(page);
+    }
+    keys
+}
+
+/// All keys of a list, in its order.
+fn listed(node: &External, prefix: &str, order: ListOrder, limit: usize) -> Vec<(String, i64)> {
+    let mut all: Vec<(String, i64)> = Vec::new();
+    let mut after = None;
+    loop {
+        let listing = Listing { prefix: prefix.as_bytes().to_vec(), order, after, limit };
+        let page = node.list(&listing, now_ms()).unwrap();
+        after = page.counters.last().map(|last| ListPlace { value: last.cell.value, key: last.key.clone() });
+        let found = page.counters.into_iter().map(|found| (found.key, found.cell.value));
+        all.extend(found.map(|(key, value)| (String::from_utf8(key).unwrap(), value)));
+        if !page.more {
+            return all;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn strong_counters_are_seen_with_all_others() {
+    let (redis, mut postgres) = (Server::start(), Postgres::start());
+    let nodes = [node(&redis, &postgres.url()).await, node(&redis, &postgres.url()).await];
+    set_policy(&nodes[0], "credit:*", strong(0, 1_000_000)).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    let value = |number: i64| number * 3 % 101;
+    let count = |key: String, value: i64| ask(&nodes[0], move |batch| add(batch, &key, value, "first"));
+    let mut expected: Vec<(String, i64)> = Vec::new();
+    for number in 0..120 {
+        for name in ["credit", "likes"] {
+            let key = format!("{name}:{number:03}");
+            assert_eq!(
+                told(&count(key.clone(), value(number)).await.unwrap()),
+                [(None, value(number), false)]
+            );
+            expected.push((key, value(number)));
+        }
+    }
+    // One was deleted, one was never there, one is over, and what begins with the same letters is another.
+    ask(&nodes[0], |batch| {
+        batch.push(b"credit:gone", set_to(5));
+        batch.push(b"credit:gone", Action::Delete(Condition::Always));
+        batch.push(b"credit:never", Action::Read);
+        let over = Set { value: 7, expiry: Expiry::At(now_ms() + 1), condition: Condition::Always };
+        batch.push(b"credit:over", Action::Set(over));
+        batch.push(b"credi", set_to(11));
+        batch.push(b"credit", set_to(13));
+    })
+    .await
+    .unwrap();
+    expected.extend([("credi".to_owned(), 11), ("credit".to_owned(), 13)]);
+    expected.sort();
+    let sum: i128 = expected.iter().map(|(_, value)| i128::from(*value)).sum();
+    let read = tokio::task::block_in_place(|| {
+        for node in &nodes {
+            for limit in [9, 1_000] {
+                assert_eq!(listed(node, "", ListOrder::Key, limit), expected);
+                let credit: Vec<_> =
+                    expected.iter().filter(|(key, _)| key.starts_with("credit:")).cloned().collect();
+                assert_eq!(listed(node, "credit:", ListOrder::Key, limit), credit);
+                let mut by_value = expected.clone();
+                by_value.sort_by_key(|(key, value)| (std::cmp::Reverse(*value), key.clone()));
+                assert_eq!(listed(node, "", ListOrder::Value, limit), by_value);
+            }
+            let totals = node.aggregate(&Selector::new(b"*"), now_ms()).unwrap().totals();
+            assert_eq!((totals.sum, totals.count), (sum, 242));
+            let totals = node.aggregate(&Selector::new(b"credit:00*"), now_ms()).unwrap().totals();
+            assert_eq!((totals.sum, totals.count), ((0..10).map(|at| i128::from(value(at))).sum(), 10));
+            let drawn =
+                |draw: u64| node.random_key(draw.wrapping_mul(0x9e37_79b9_7f4a_7c15), now_ms()).unwrap();
+            let drawn: Vec<Vec<u8>> = (1..200).filter_map(drawn).collect();
+            assert_eq!(drawn.len(), 199);
+            let of = |prefix: &[u8]| drawn.iter().filter(|key| key.starts_with(prefix)).count();
+            assert!(of(b"credit:") > 0 && of(b"likes:") > 0);
+        }
+        let mut keys = scanned(&nodes, |_| {});
+        keys.sort();
+        assert_eq!(keys, expected.iter().map(|(key, _)| key.clone()).collect::<Vec<_>>());
+        // What comes and goes meanwhile hides nothing that stays.
+        let handle = tokio::runtime::Handle::current();
+        let mut keys = scanned(&nodes, |page| {
+            let (born, gone) = (format!("credit:new{page}"), format!("credit:{:03}", 2 * (page % 60)));
+            let changed = ask(&nodes[0], |batch| {
+                add(batch, &born, 1, "first");
+                add(batch, "credit:001", 1, &born);
+                batch.push(gone.as_bytes(), Action::Delete(Condition::Always));
+            });
+            handle.block_on(changed).unwrap();
+        });
+        keys.retain(|key| key.starts_with("credit:") && !key.contains("new"));
+        keys.sort();
+        keys.dedup();
+        let stayed = (0..60).map(|number| format!("credit:{:03}", 2 * number + 1));
+        assert!(stayed.into_iter().all(|key| keys.binary_search(&key).is_ok()), "{keys:?}");
+        listed(&nodes[1], "", ListOrder::Key, 1_000).len() as i64
+    });
+    let counted = ask(&nodes[1], |batch| _ = batch.push(b"", Action::Count)).await.unwrap();
+    assert_eq!(counted[0].cell.value, read, "DBSIZE");
+    // What cannot be seen is not passed over in silence.
+    postgres.stop();
+    let node = Arc::clone(&nodes[0]);
+    let seen =
+        tokio::task::spawn_blocking(move || node.aggregate(&Selector::new(b"*"), now_ms())).await.unwrap();
+    assert!(matches!(&seen, Err(Unavailable::NoLeader(_))), "{seen:?}");
 }

@@ -33,6 +33,8 @@ use crate::standing::{Named, Standing};
 const LOCK: i64 = 0x71_75_69_70_76;
 /// Births that may have been given out after the watermark: counters that come back must not get one of them.
 const BIRTHS_GAP: i64 = 1 << 32;
+/// Versions that the policies may have had after the last flush: what comes back must be newer than all of them.
+const VERSIONS_GAP: u64 = 1 << 20;
 /// Keys of one call: what a master does meanwhile is this and nothing else.
 const KEYS_PER_CALL: usize = 500;
 /// Rows of one page: some have a body of kilobytes.
@@ -111,7 +113,8 @@ impl Flusher {
             return Ok(());
         }
         let stored = client.query_opt("SELECT fields FROM counter_policies", &[]).await?;
-        let fields: Vec<Vec<u8>> = stored.map(|row| row.get(0)).unwrap_or_default();
+        let mut fields: Vec<Vec<u8>> = stored.map(|row| row.get(0)).unwrap_or_default();
+        make_newer(&mut fields);
         let mut put = redis::cmd("FCALL");
         put.arg(format!("{FUNCTIONS}policies")).arg(1).arg(POLICIES).arg(after).arg("complete").arg(1);
         fields.iter().for_each(|field| _ = put.arg(&field[..]));
@@ -138,6 +141,14 @@ async fn refuse_unseeded(client: &Client, lost: &[u16]) -> Result<(), ArchiveErr
              old copy, when there were counters already: nothing is rebuilt from that. Restore Redis from its own backup. To take \
              what the archive has for all there is: UPDATE counter_watermark SET whole_from_ms = 0, whole_from_sequence = 0"
         ))),
+    }
+}
+
+/// Puts policies beyond all versions that anybody may have seen.
+fn make_newer(fields: &mut [Vec<u8>]) {
+    for pair in fields.chunks_exact_mut(2).filter(|pair| pair[0] == b"version") {
+        let version = std::str::from_utf8(&pair[1]).ok().and_then(|text| text.parse::<u64>().ok());
+        pair[1] = version.unwrap_or(0).saturating_add(VERSIONS_GAP).to_string().into_bytes();
     }
 }
 

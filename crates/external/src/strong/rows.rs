@@ -21,7 +21,8 @@ const BIRTHS: u64 = 1024;
 const _: () = assert!(BIRTHS >= REQUESTS_PER_CALL_MAX as u64 && BIRTHS >= super::REQUESTS_MAX as u64);
 
 /// Numbered from 1. What has been released never changes: add at the end.
-const MIGRATIONS: &[&str] = &["
+const MIGRATIONS: &[&str] = &[
+    "
     CREATE TABLE counter_strong (
         counter_key BYTEA PRIMARY KEY CHECK (octet_length(counter_key) BETWEEN 1 AND 512),
         is_there BOOLEAN NOT NULL,
@@ -48,7 +49,12 @@ const MIGRATIONS: &[&str] = &["
     );
     CREATE INDEX counter_strong_request_at ON counter_strong_request (at_ms);
     CREATE SEQUENCE counter_strong_birth INCREMENT BY 1024 START 1024;
-"];
+",
+    "
+    -- In which order they are walked: a counter that is there keeps its birth, and no two have the same.
+    CREATE INDEX counter_strong_by_birth ON counter_strong (birth) WHERE is_there;
+",
+];
 
 const MIGRATIONS_TABLE: &str = "quipu_strong_migrations";
 const MIGRATIONS_LOCK: i64 = 0x71_75_69_70_77;
@@ -60,7 +66,7 @@ const SESSION: &str = "SET idle_in_transaction_session_timeout = '5s'; SET state
 /// What is locked has to be there.
 const SEED: &str = "INSERT INTO counter_strong (counter_key, is_there, value, version, birth, updated_at_ms)
     SELECT key, false, 0, 0, 0, 0 FROM unnest($1::bytea[]) AS key ON CONFLICT DO NOTHING";
-const COLUMNS: &str = "counter_key, is_there, value, version, birth, updated_at_ms, expires_at_ms";
+pub(super) const COLUMNS: &str = "counter_key, is_there, value, version, birth, updated_at_ms, expires_at_ms";
 const IDS: &str = "SELECT known.counter_key, known.request_index, known.request_id, fingerprint, at_ms, refusal, existed,
         is_there, previous, value, version, birth
     FROM counter_strong_request AS known
@@ -104,9 +110,7 @@ impl Session {
     /// Connects, and makes the tables or brings them up to date.
     pub(super) async fn open(archive: &Archive) -> Result<Session, Failed> {
         let open = async {
-            let mut client = archive.connect().await?;
-            client.batch_execute(SESSION).await?;
-            apply_migrations(&mut client, MIGRATIONS_TABLE, MIGRATIONS_LOCK, MIGRATIONS).await?;
+            let client = connect(archive).await?;
             let rows = format!("SELECT {COLUMNS} FROM counter_strong WHERE counter_key = ANY($1)");
             Ok(Session {
                 seed: client.prepare(SEED).await?,
@@ -231,6 +235,14 @@ impl Session {
     }
 }
 
+/// A connection to tables that are up to date.
+pub(super) async fn connect(archive: &Archive) -> Result<Client, ArchiveError> {
+    let mut client = archive.connect().await?;
+    client.batch_execute(SESSION).await?;
+    apply_migrations(&mut client, MIGRATIONS_TABLE, MIGRATIONS_LOCK, MIGRATIONS).await?;
+    Ok(client)
+}
+
 /// How many counters there are whose keys match.
 pub(super) async fn count(archive: &Archive, pattern: &[u8], now_ms: u64) -> Result<u64, Unavailable> {
     let failed = |error: ArchiveError| Unavailable::NoLeader(error.to_string());
@@ -256,7 +268,7 @@ fn expiry(cell: Option<&Cell>) -> Option<i64> {
     Some(i64::try_from(at_ms).unwrap_or(i64::MAX))
 }
 
-fn cell(row: &Row) -> (Vec<u8>, Option<Cell>) {
+pub(super) fn cell(row: &Row) -> (Vec<u8>, Option<Cell>) {
     let number = |place: usize| row.get::<_, i64>(place);
     let cell = Cell {
         value: number(2),

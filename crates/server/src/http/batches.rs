@@ -55,6 +55,7 @@ fn additions(body: &BatchAddBody, id: Option<&[u8]>) -> Result<Batch, BodyError>
         let (key, add) = item.0.to_item(index)?;
         let told = item.0.told().map_err(|error| BodyError(format!("items[{index}]: {error}")))?;
         let action = batch.addition(add, &told);
+        item.0.stripe_by.iter().for_each(|value| batch.stripe_next_by(value.as_bytes()));
         match (&item.0.request_id, id) {
             (Some(_), _) if body.atomic => {
                 let hint = "an atomic batch has one id, the header Idempotency-Key";

@@ -164,6 +164,7 @@ async fn add(app: &App, ask: Ask<Precondition>, direction: Direction) -> Answer 
     let condition = condition.and_version(body.if_version.map(|version| version.0));
     let told = body.told()?;
     change(app, &key, &id, &condition, |batch, condition| {
+        body.stripe_by.iter().for_each(|value| batch.stripe_next_by(value.as_bytes()));
         Ok(batch.addition(body.to_add(direction, condition)?, &told))
     })
     .await

@@ -520,7 +520,7 @@ async fn refused_requests_say_why() {
             400,
             "`rollups`: are for sums and windows",
         ),
-        ("POST counters/a/increment", r#"{"stripeBy":"u"}"#, 400, "`stripeBy`"),
+        ("POST counters/a/increment", r#"{"stripeBy":""}"#, 400, "`stripeBy`: must have 1 to 255 bytes"),
         ("PUT policies/a", r#"{"stripes":3}"#, 400, "`stripes`: is a power of two"),
         ("PUT policies/a", r#"{"stripes":4}"#, 400, "striped counters need a deployment on Redis"),
         ("POST counters/a/increment", r#"{"delta":9223372036854775808}"#, 400, "`delta`"),

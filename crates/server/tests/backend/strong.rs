@@ -22,6 +22,16 @@ fn a_policy_makes_counters_strong() {
     let keys: Vec<String> = redis::cmd("KEYS").arg("*credit*").query(&mut redis.connection()).unwrap();
     assert_eq!(keys, Vec::<String>::new());
     assert!(node.fact("strong_transactions") >= Some(4));
+    // It is seen with all others.
+    assert_eq!(node.add("likes", 3, None), 3);
+    let sum = node.server.request("GET", "/api/v1/counters/*/aggregate", &[], "").json();
+    assert_eq!((&sum["sum"], &sum["count"]), (&45.into(), &2.into()), "{sum}");
+    let client = redis::Client::open(format!("redis://{}", node.server.resp)).unwrap();
+    let mut connection = client.get_connection().unwrap();
+    let mut keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).unwrap();
+    keys.sort();
+    assert_eq!(keys, ["credit:7", "likes"]);
+    assert_eq!(redis::cmd("DBSIZE").query::<i64>(&mut connection).unwrap(), 2);
     let uniques = node.server.client(&["observe", "credit:7", "anna"]);
     assert!(!uniques.status.success(), "{uniques:?}");
     // PostgreSQL comes back, and everything is there.
@@ -30,4 +40,28 @@ fn a_policy_makes_counters_strong() {
         node.server.client(&["incr", "credit:7", "--id", "b", "--quiet"]).status.success()
     });
     assert_eq!(node.read("credit:7"), 43);
+}
+
+/// Without an id, a value that the caller gives says the stripe.
+#[test]
+fn the_caller_may_say_the_stripe() {
+    let redis = stores::Server::start();
+    let node = Node::start(&redis.url(), &[]);
+    let set = node.server.client(&["policy", "set", "views:*", "--stripes", "64"]);
+    assert!(set.status.success(), "{set:?}");
+    let item = |_| serde_json::json!({ "key": "views:2", "stripeBy": "user-7" });
+    let items: Vec<serde_json::Value> = (0..30).map(item).collect();
+    for _ in 0..15 {
+        let body = r#"{"delta":2,"stripeBy":"user-7"}"#;
+        let reply = node.server.request("POST", "/api/v1/counters/views:1/increment", &[], body);
+        assert_eq!(reply.status, 200, "{reply:?}");
+    }
+    let body = serde_json::json!({ "items": items }).to_string();
+    let reply = node.server.request("POST", "/api/v1/counters/batch-increment", &[], &body);
+    assert_eq!(reply.status, 200, "{reply:?}");
+    for key in ["views:1", "views:2"] {
+        assert_eq!(node.read(key), 30);
+        let cells = redis::cmd("KEYS").arg(format!("*:c:{key}")).to_owned();
+        assert_eq!(cells.query::<Vec<String>>(&mut redis.connection()).unwrap().len(), 1, "{key}");
+    }
 }

@@ -299,13 +299,10 @@ pub struct AddBody {
     /// What it belongs to: names of dimensions that a policy declares, and values.
     #[schema(example = json!({"tenant": "a"}))]
     pub dims: Option<BTreeMap<String, String>>,
-    #[serde(default, rename = "stripeBy", deserialize_with = "refuse_stripe_by")]
-    #[schema(ignore)]
-    _stripe_by: (),
-}
-
-fn refuse_stripe_by<'de, D: Deserializer<'de>>(_: D) -> Result<(), D::Error> {
-    Err(de::Error::custom("striped counters are not supported by this version; leave the field out"))
+    /// Anything that stays the same, as who it is for: of a counter that lies in stripes, additions with the same go to the same
+    /// stripe. Under a request id, the id says which.
+    #[schema(value_type = Option<RequestIdSchema>, example = "user-7")]
+    pub stripe_by: Option<String>,
 }
 
 /// Which way an addition counts.
@@ -352,6 +349,9 @@ impl AddBody {
     }
 
     fn addition(&self, direction: Direction, condition: Condition) -> Result<Add, BodyError> {
+        if self.stripe_by.as_ref().is_some_and(|value| value.is_empty() || value.len() > ID_BYTES_MAX) {
+            return Err(BodyError::field("stripeBy", format_args!("must have 1 to {ID_BYTES_MAX} bytes")));
+        }
         let delta = self.delta.map_or(1, |delta| delta.0);
         let delta = match direction {
             Direction::Up => delta,
@@ -738,7 +738,7 @@ mod tests {
             (r#"{"saturate":1}"#, "`saturate`: "),
             (r#"{"dims":["tenant"]}"#, "`dims`: invalid type"),
             (r#"{"dims":{"tenant":7}}"#, "`dims.tenant`: invalid type"),
-            (r#"{"stripeBy":"user-7"}"#, "`stripeBy`: striped counters are not supported"),
+            (r#"{"stripeBy":7}"#, "`stripeBy`: invalid type"),
             (r#"{"at":"yesterday"}"#, "`at`: invalid value: string \"yesterday\", expected a time like"),
             (r#"{"at":-1}"#, "`at`: "),
             (r#"{"at":"1969-12-31T23:59:59Z"}"#, "`at`: "),
