@@ -74,6 +74,8 @@ impl ArchiveFacts {
 
 /// How long PostgreSQL may take to let somebody in.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
+/// What a node asks at its start may take so long, tables that have to be made included: others wait for that.
+const START_MAX: Duration = Duration::from_secs(60);
 /// A node that hangs in the middle of a transaction must not keep others from what it has locked. Between two statements a node waits for
 /// Redis at most, which is given up sooner.
 const IDLE_MAX: &str = "SET idle_in_transaction_session_timeout = '20s'";
@@ -122,17 +124,24 @@ impl Archive {
     /// The epoch of the counters in the tables, if there are any.
     pub(crate) async fn epoch(&self) -> Result<Option<String>, ArchiveError> {
         let mut client = self.connect().await?;
-        migrate(&mut client).await?;
-        epoch_in(&client).await
+        in_time(START_MAX, async {
+            migrate(&mut client).await?;
+            epoch_in(&client).await
+        })
+        .await
     }
 
     /// Makes sure that the tables are for the counters of this epoch.
     pub(crate) async fn belongs_to(&self, epoch: &str) -> Result<(), ArchiveError> {
         let mut client = self.connect().await?;
-        migrate(&mut client).await?;
+        in_time(START_MAX, self.claim(&mut client, epoch)).await
+    }
+
+    async fn claim(&self, client: &mut Client, epoch: &str) -> Result<(), ArchiveError> {
+        migrate(client).await?;
         let begin = "UPDATE counter_watermark SET epoch = $1 WHERE epoch = ''";
         client.execute(begin, &[&epoch]).await?;
-        match epoch_in(&client).await? {
+        match epoch_in(client).await? {
             Some(known) if !epoch::is_related(&known, epoch) => Err(ArchiveError::Unfit(format!(
                 "the archive has the counters of epoch {known}, and Redis has those of epoch {epoch}: they do not belong \
                  together. Name another database in --archive, or the Redis that it was filled from"
@@ -144,17 +153,23 @@ impl Archive {
     /// A connection of one's own. It ends with the client.
     pub(crate) async fn connect(&self) -> Result<Client, ArchiveError> {
         let opened = tokio::time::timeout(CONNECT_MAX, self.config.connect(NoTls)).await;
-        let (client, connection) = opened.map_err(|_| {
-            ArchiveError::Unfit(format!("PostgreSQL does not answer within {} s", CONNECT_MAX.as_secs()))
-        })??;
+        let (client, connection) = opened.map_err(|_| ArchiveError::Silent(CONNECT_MAX))??;
         tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "the connection to PostgreSQL ended");
             }
         });
-        client.batch_execute(IDLE_MAX).await?;
+        in_time(CONNECT_MAX, async { Ok(client.batch_execute(IDLE_MAX).await?) }).await?;
         Ok(client)
     }
+}
+
+/// No longer than this.
+async fn in_time<T>(
+    longest: Duration,
+    asked: impl Future<Output = Result<T, ArchiveError>>,
+) -> Result<T, ArchiveError> {
+    tokio::time::timeout(longest, asked).await.unwrap_or(Err(ArchiveError::Silent(longest)))
 }
 
 pub(super) async fn epoch_in(client: &Client) -> Result<Option<String>, ArchiveError> {

@@ -38,7 +38,7 @@ use self::call::{Answered, Asked, Outcome};
 pub(crate) use self::draft::EventKind;
 use self::draft::{Births, Drafted, draft};
 use self::known::{Known, Needs};
-use crate::call::Terms;
+use crate::call::{Terms, function};
 use crate::groups::GROUPS;
 use crate::units::Unit;
 
@@ -316,7 +316,8 @@ impl WholeCall {
         for Piece { needs, known, drafted, .. } in &self.pieces {
             pieces.push(Asked { needs, known, drafted });
         }
-        call::command(&self.terms.terms(self.group), self.births_wanted, &pieces)
+        let function = function("_wholes", self.units());
+        call::command(&self.terms.terms(self.group), function, self.births_wanted, &pieces)
     }
 
     /// About how many bytes it writes.
