@@ -30,8 +30,8 @@ pub struct Arguments {
 }
 
 /// What of it a change must pass: some of every front, on a cluster, in less than a minute.
-const IN_TEST: &str =
-    "binary(resp_commands) or binary(increx) or binary(rollups) or binary(kinds_http) or binary(late)";
+const IN_TEST: &str = "binary(/^(aggregates|cli_client|increx|late|resp_commands|resp_kinds|resp_own|resp_watch|rollups|watch)$/) \
+     or test(=stories_are_answered_as_by_redis)";
 
 impl Arguments {
     /// As a part of `cargo xtask test`.
