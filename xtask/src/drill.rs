@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "drills use the rest")]
 
+#[path = "../../crates/server/src/drill/ending.rs"]
+pub mod ending;
 #[path = "../../crates/server/src/drill/load.rs"]
 pub mod load;
 #[path = "../../crates/server/src/drill/stage.rs"]

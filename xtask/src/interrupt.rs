@@ -59,7 +59,7 @@ pub fn watch() -> Result<()> {
                 // Each on its own: the next must go even if this one does not.
                 let _ = run(undo);
             }
-            std::process::exit(EXIT_INTERRUPTED);
+            crate::drill::ending::end_all(|| std::process::exit(EXIT_INTERRUPTED));
         }
     });
     Ok(())

@@ -5,6 +5,7 @@
 
 use anyhow::{Context, Result, ensure};
 
+use crate::drill::ending::Scratch;
 use crate::drill::stage::{Redis, RedisCluster};
 use crate::workspace::{cargo, top};
 
@@ -28,6 +29,17 @@ pub struct Arguments {
     filter: Option<String>,
 }
 
+/// What of it a change must pass: some of every front, on a cluster, in less than a minute.
+const IN_TEST: &str = "binary(/^(aggregates|cli_client|increx|late|resp_commands|resp_kinds|resp_own|resp_watch|rollups|watch)$/) \
+     or test(=stories_are_answered_as_by_redis)";
+
+impl Arguments {
+    /// As a part of `cargo xtask test`.
+    pub fn in_test() -> Arguments {
+        Arguments { single: false, cluster: true, filter: Some(IN_TEST.to_owned()) }
+    }
+}
+
 /// Runs them.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let page = std::fs::read_to_string(top().join(PAGE)).with_context(|| format!("cannot read {PAGE}"))?;
@@ -36,7 +48,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if let Some(only) = &arguments.filter {
         filter = format!("({filter}) and ({only})");
     }
-    let folder = tempfile::tempdir()?;
+    let folder = Scratch::new()?;
     if !arguments.cluster {
         let redis = Redis::start(folder.path())?;
         test("a single redis-server", &redis.url(), &filter)?;

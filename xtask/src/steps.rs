@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Result, bail, ensure};
 
 use crate::workspace::{cargo, top};
-use crate::{cluster, packages, schemathesis};
+use crate::{cluster, on_redis, packages, schemathesis};
 
 /// Runs every step, also after one has failed, so that one run tells everything.
 pub fn test() -> Result<()> {
@@ -19,7 +19,8 @@ pub fn test() -> Result<()> {
             failed.push(*name);
         }
     }
-    let more: [Check; 2] = [
+    let more: [Check; 3] = [
+        ("on Redis", || on_redis::run(&on_redis::Arguments::in_test())),
         ("HTTP API", || schemathesis::run(&schemathesis::Arguments::in_test())),
         ("cluster torture", || cluster::run(&cluster::Arguments::in_test())),
     ];

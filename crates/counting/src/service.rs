@@ -99,6 +99,11 @@ pub trait Counters: Send + Sync {
     /// The totals of all counters that a pattern selects (see [`crate::policy`]), or of a part of each. Blocks.
     fn aggregate(&self, selector: &Selector, now_ms: u64) -> Result<Aggregate, Unavailable>;
 
+    /// Whether who need not see the newest (READONLY) is answered at times when others are not.
+    fn has_older(&self) -> bool {
+        false
+    }
+
     /// Whether some policy has a trail kept: then batches should say who asks.
     fn audits(&self) -> bool {
         false

@@ -59,12 +59,18 @@ pub(crate) fn command(terms: &Terms<'_>, units: &[Unit]) -> Cmd {
     }
     let Keys { cells, ids } = asking.keys;
     let mut command = Cmd::new();
-    command.arg("FCALL").arg(FUNCTION).arg(2 + cells.len() + ids.len());
+    command.arg("FCALL").arg(function("", units)).arg(2 + cells.len() + ids.len());
     command.arg(groups::marker(terms.group)).arg(groups::stream(terms.group));
     cells.iter().for_each(|(name, _)| _ = command.arg(&name[..]));
     ids.iter().for_each(|name| _ = command.arg(&name[..]));
     arguments.iter().for_each(|argument| _ = command.arg(&argument[..]));
     command
+}
+
+/// The function that is asked for these: one that a Redis without memory lets through, where it takes none.
+pub(crate) fn function<'a>(kind: &str, units: impl IntoIterator<Item = &'a Unit>) -> String {
+    let spare = if units.into_iter().all(Unit::is_spare) { "_spare" } else { "" };
+    format!("{FUNCTION}{kind}{spare}")
 }
 
 #[derive(Default)]

@@ -15,7 +15,7 @@ use redis::Value;
 use crate::call::{self, Answered, LIBRARY, Terms};
 use crate::groups;
 use crate::support::Server;
-use crate::units::{Split, guarded_until, split};
+use crate::units::{Unit, guarded_until, split};
 
 pub(crate) const EPOCH: &str = "test";
 pub(crate) const WINDOW_MS: u64 = 400;
@@ -306,7 +306,7 @@ fn limits() -> Policies {
     policies
 }
 
-fn unit_split(batch: &Batch) -> Split {
+fn unit_split(batch: &Batch) -> Vec<Unit> {
     let mut copy = Batch::default();
     copy.append(batch);
     split(copy, 0, Box::new(|_, _| {}))
@@ -319,7 +319,7 @@ fn ask(
     policies: &Policies,
     now_ms: u64,
 ) -> Vec<Reply> {
-    let Split { units, .. } = unit_split(batch);
+    let units = unit_split(batch);
     let terms = Terms { group, epoch: EPOCH, time_ms: now_ms, id_window_ms: WINDOW_MS, policies };
     let answer: Value = call::command(&terms, &units).query(connection).unwrap();
     match call::answered(&answer, &units) {
@@ -449,7 +449,7 @@ fn another_epoch_changes_nothing() {
     redis::cmd("HSET").arg(groups::marker(group)).arg("epoch").arg("other").exec(&mut connection).unwrap();
     let mut batch = Batch::default();
     batch.push_with_id(b"likes", Action::Add(Add::plain(1)), b"id", 0);
-    let Split { units, .. } = unit_split(&batch);
+    let units = unit_split(&batch);
     let policies = Policies::default();
     let terms =
         Terms { group, epoch: EPOCH, time_ms: BEGIN_MS, id_window_ms: WINDOW_MS, policies: &policies };

@@ -27,7 +27,7 @@ use crate::call::{self, Answered, Terms};
 use crate::differential::{BEGIN_MS, EPOCH, WINDOW_MS, condition, expiry, number, open};
 use crate::groups;
 use crate::support::Server;
-use crate::units::{Split, Unit, guarded_until, split};
+use crate::units::{Unit, guarded_until, split};
 use crate::wholes::{Heard, OwnTerms, Wholes};
 
 /// Replies and counters in the end; or which was refused, and the replies.
@@ -561,7 +561,7 @@ fn ask(
     now_ms: u64,
 ) -> Vec<Reply> {
     let requests = batch.requests.len();
-    let Split { mut units, .. } = split(batch, now_ms, Box::new(|_, _| {}));
+    let mut units = split(batch, now_ms, Box::new(|_, _| {}));
     node.mark(&mut units, policies);
     let mut replies: Vec<Option<Reply>> = vec![None; requests];
     let mut note = |unit: &Unit, told: Vec<Reply>| {

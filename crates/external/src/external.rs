@@ -2,14 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use quipu_counting::policy::POLICIES_MAX;
 use quipu_counting::service::{Finished, ScanPage};
 use quipu_counting::{
-    Aggregate, Batch, Counters, Execution, HotKeys, ListPage, Listing, Policies, Policy, Refusal, Selector,
-    Unavailable,
+    Aggregate, Batch, Changes, Counters, Execution, HotKeys, Interest, ListPage, Listing, Policies, Policy,
+    Refusal, Selector, Unavailable,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -20,22 +20,27 @@ use tokio::task::AbortHandle;
 use crate::archive::{Archive, ArchiveError, Claimed, Snapshot, wall_ms};
 use crate::breaker::BreakerSettings;
 use crate::epoch;
+use crate::eviction;
 use crate::groups::{self, GROUPS, POLICIES};
 use crate::lanes::Lanes;
 use crate::masters::{Links, Map, is_said_by_server};
 use crate::policies::{self, PoliciesError};
 use crate::retry::BudgetSettings;
+use crate::stages::{has_stages, loosen};
 use crate::standing::{Named, Standing};
 use crate::striped::TotalsSeen;
 use crate::stripes::Stripes;
 use crate::strong::Strong;
 use crate::units::{Answer, Unit, split_over, unsupported};
 use crate::walks::Walk;
+use crate::watching::Watching;
 
 /// At least so long lies between two looks.
 const DOUBT_PAUSE: Duration = Duration::from_millis(50);
 /// How often policies and masters are looked at.
 pub(crate) const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// How often it is looked at how Redis is set.
+const SETTINGS_INTERVAL: Duration = Duration::from_secs(10);
 /// The consumer group of the streams of changes.
 const FLUSHERS: &str = "quipu";
 
@@ -104,7 +109,11 @@ impl OpenError {
                 )
             ),
             OpenError::Redis(error) => {
-                !matches!(error.kind(), ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig)
+                // Who answers in another language is another server.
+                !matches!(
+                    error.kind(),
+                    ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig | ErrorKind::Parse
+                )
             }
             OpenError::Archive(error) => error.may_pass(),
             OpenError::Lost(_) => false,
@@ -142,12 +151,16 @@ pub struct External {
     version: Mutex<u64>,
     /// What stripes had a moment ago.
     pub(crate) totals: TotalsSeen,
+    /// What somebody wants to hear of.
+    pub(crate) watching: Watching,
     /// Itself, for what goes on after a call.
-    own: Weak<External>,
+    pub(crate) own: Weak<External>,
     /// Why not everything can be counted, if not.
     problem: Mutex<Option<Problem>>,
     /// Whether everybody was asked, and all counters are there.
     has_all: AtomicBool,
+    /// What is wrong with how Redis is set, and when that was looked at.
+    warning: Mutex<(Option<String>, Option<Instant>)>,
     pub(crate) handle: Handle,
     keeper: Mutex<Option<AbortHandle>>,
 }
@@ -184,6 +197,8 @@ impl External {
             version: Mutex::new(0),
             problem: Mutex::new(None),
             has_all: AtomicBool::new(false),
+            watching: Watching::default(),
+            warning: Mutex::default(),
             handle: Handle::current(),
             keeper: Mutex::new(None),
         });
@@ -210,18 +225,39 @@ impl External {
     /// Looks at masters, at policies, and whether something is lost.
     async fn look(&self) {
         self.lanes.find_masters().await;
-        let standing = Standing::look(&self.links, &self.lanes.map()).await;
+        let map = self.lanes.map();
+        let standing = Standing::look(&self.links, &map).await;
+        standing.answering(&map).iter().for_each(|address| self.lanes.trust(address));
         if let Named::Epoch(named) = &standing.policies
             && epoch::is_newer(named, &self.lanes.epoch())
         {
             self.enter(named);
         }
         self.judge(&standing);
+        self.look_at_settings(&map).await;
         if self.problem.lock().is_none()
             && let Err(error) = self.look_at_policies().await
         {
             tracing::warn!(%error, "policies cannot be looked at");
         }
+    }
+
+    async fn look_at_settings(&self, map: &Map) {
+        let looked_at = self.warning.lock().1;
+        if looked_at.is_some_and(|looked_at| looked_at.elapsed() < SETTINGS_INTERVAL) {
+            return;
+        }
+        let found = eviction::warning(&self.links, map).await;
+        let mut warning = self.warning.lock();
+        if let Some(text) = found.as_ref().filter(|_| warning.0 != found) {
+            tracing::warn!("{text}");
+        }
+        *warning = (found, Some(Instant::now()));
+    }
+
+    /// What is wrong with how Redis is set, though everything can be counted.
+    pub fn warning(&self) -> Option<String> {
+        self.warning.lock().0.clone()
     }
 
     fn judge(&self, standing: &Standing) {
@@ -420,6 +456,32 @@ impl External {
         }))
     }
 
+    /// Has a batch done whose requests are about one counter each, or about several of one group. Called within the runtime.
+    pub(crate) fn finish_apart(self: &Arc<Self>, batch: Batch, now_ms: u64, finished: Finished) {
+        if let Some(why) = unsupported(&batch) {
+            finished(batch, Err(Unavailable::Unsupported(why)));
+            return;
+        }
+        let under_way = self.lanes.under_way.load(Ordering::Relaxed);
+        if under_way > 0 && under_way + batch.requests.len() > self.lanes.options.queue {
+            finished(batch, Err(Unavailable::Busy(format!("{under_way} requests wait for Redis"))));
+            return;
+        }
+        let stripes = Arc::clone(&self.lanes.stripes.read());
+        if !stripes.is_empty() {
+            let layouts = self.layouts(&batch, now_ms);
+            if !layouts.is_empty() {
+                Arc::clone(self).finish_striped(batch, layouts, now_ms, finished);
+                return;
+            }
+        }
+        let finished = match batch.requests.iter().any(|request| request.id.is_some()) {
+            true => Arc::clone(self).minding_late(now_ms, finished),
+            false => finished,
+        };
+        self.send(batch, now_ms, finished, |batch, index| groups::group(batch.key(index)));
+    }
+
     /// Has a batch done whose requests go to these groups. Called within the runtime.
     pub(crate) fn send(
         &self,
@@ -428,19 +490,12 @@ impl External {
         finished: Finished,
         group_of: impl Fn(&Batch, usize) -> u16,
     ) {
-        let split = split_over(batch, now_ms, finished, group_of);
-        if let Some(counts) = split.counts {
-            let walk = self.walk(now_ms);
-            tokio::spawn(async move {
-                let counted = walk.aggregate(&Selector::new(b"*"), &Policies::default()).await;
-                counts.answer(counted.map(|aggregate| aggregate.totals().count));
-            });
-        }
-        self.lanes.add(self.take_strong(split.units));
+        let units = split_over(batch, now_ms, finished, group_of);
+        self.lanes.add(self.take_strong(units));
     }
 
     /// While something is lost, a walk would miss it and say nothing.
-    fn walk_over_all(&self, now_ms: u64) -> Result<Walk, Unavailable> {
+    pub(crate) fn walk_over_all(&self, now_ms: u64) -> Result<Walk, Unavailable> {
         match self.lost_since_ms() {
             Some(_) => Err(Unavailable::NoLeader(self.problem().unwrap_or_default())),
             None => Ok(self.walk(now_ms)),
@@ -587,34 +642,17 @@ impl Counters for External {
         Ok(Execution::Pending)
     }
 
-    fn finish(&self, batch: Batch, now_ms: u64, finished: Finished) {
-        if let Some(why) = unsupported(&batch) {
-            finished(batch, Err(Unavailable::Unsupported(why)));
-            return;
-        }
-        let under_way = self.lanes.under_way.load(Ordering::Relaxed);
-        if under_way > 0 && under_way + batch.requests.len() > self.lanes.options.queue {
-            finished(batch, Err(Unavailable::Busy(format!("{under_way} requests wait for Redis"))));
-            return;
-        }
+    fn finish(&self, mut batch: Batch, now_ms: u64, finished: Finished) {
         let _inside = self.handle.enter();
-        let stripes = Arc::clone(&self.lanes.stripes.read());
-        if !stripes.is_empty()
-            && let Some(external) = self.own.upgrade()
-        {
-            let layouts = self.layouts(&batch, now_ms);
-            if !layouts.is_empty() {
-                external.finish_striped(batch, layouts, now_ms, finished);
-                return;
-            }
+        let own = self.own.upgrade();
+        match own {
+            Some(external) if has_stages(&batch) => external.finish_in_stages(batch, now_ms, finished),
+            Some(external) => match loosen(&mut batch) {
+                Some(loosened) => external.finish_loose(batch, loosened, now_ms, finished),
+                None => external.finish_apart(batch, now_ms, finished),
+            },
+            None => finished(batch, Err(Unavailable::Unreadable("the node is stopping".into()))),
         }
-        let finished = match self.own.upgrade() {
-            Some(external) if batch.requests.iter().any(|request| request.id.is_some()) => {
-                external.minding_late(now_ms, finished)
-            }
-            _ => finished,
-        };
-        self.send(batch, now_ms, finished, |batch, index| groups::group(batch.key(index)));
     }
 
     /// What was answered is what Redis made of it; when that is on a disk is Redis's business.
@@ -688,6 +726,19 @@ impl Counters for External {
     fn random_key(&self, draw: u64, now_ms: u64) -> Result<Option<Vec<u8>>, Unavailable> {
         let walk = self.walk_over_all(now_ms)?;
         self.wait(async move { walk.random_key(draw).await })
+    }
+
+    fn watch(&self, interest: Interest, watched: Box<dyn FnOnce() + Send>) {
+        self.watch_streams(interest, watched);
+    }
+
+    fn changes(&self) -> Changes {
+        self.watched_changes()
+    }
+
+    /// What the archive has.
+    fn has_older(&self) -> bool {
+        self.archive.is_some()
     }
 
     /// Not known here: nobody counts requests by key.

@@ -16,7 +16,7 @@ use parking_lot::{Mutex, RwLock};
 use quipu_counting::{Policies, Refusal, Reply, Unavailable};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use redis::{Pipeline, Value};
+use redis::{Pipeline, RedisError, Value};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
@@ -136,7 +136,18 @@ struct Lane {
     come: Notify,
     breaker: Mutex<Breaker>,
     budget: Mutex<Budget>,
+    /// How much speaks against it since it last answered.
+    doubt: AtomicUsize,
     task: Mutex<Option<AbortHandle>>,
+}
+
+/// With so much doubt reads that may be older do not wait for a master. One connection that was cut is not enough; silence is.
+const DOUBT_MAX: usize = 2;
+
+impl Lane {
+    fn is_in_doubt(&self) -> bool {
+        self.doubt.load(Ordering::Relaxed) >= DOUBT_MAX
+    }
 }
 
 /// Why a call has to be asked again.
@@ -198,14 +209,18 @@ impl Lanes {
         self.chance.lock().random()
     }
 
-    /// Ends all rounds. Who waits hears that the outcome is unknown.
+    /// Ends all rounds. What waits was not done and is refused; of what is under way nobody knows.
     pub(crate) fn stop(self: &Arc<Self>) {
         for (_, lane) in self.lanes.lock().drain() {
             lane.task.lock().take().inspect(AbortHandle::abort);
         }
         let waiting: Vec<Unit> = self.waiting.lock().iter_mut().flat_map(|queue| queue.drain(..)).collect();
         let wholes = self.wholes.drain();
-        waiting.into_iter().chain(wholes).for_each(|unit| self.give_up(unit, Refusal::NoLeader));
+        for unit in waiting.into_iter().chain(wholes) {
+            // Not from the snapshot: there may be no runtime any more.
+            let refusal = if unit.may_be_done { Refusal::OutcomeUnknown } else { Refusal::NoLeader };
+            self.answer(unit, Answer::Refused(refusal));
+        }
     }
 
     /// Takes these on. Called within the runtime.
@@ -218,7 +233,8 @@ impl Lanes {
     }
 
     fn put(self: &Arc<Self>, units: Vec<Unit>) {
-        let (mut lanes, mut homeless): (Vec<Arc<Lane>>, Vec<Unit>) = Default::default();
+        let (mut lanes, mut homeless, mut older): (Vec<Arc<Lane>>, Vec<Unit>, Vec<Unit>) = Default::default();
+        let diverts = self.snapshot.is_some();
         {
             let mut waiting = self.waiting.lock();
             // The map changes under this lock, so what is put here waits for somebody who is woken.
@@ -226,10 +242,15 @@ impl Lanes {
             for unit in units {
                 match map.of_group(unit.group) {
                     Some(address) => {
-                        if !lanes.iter().any(|lane| lane.address == address) {
+                        let known = lanes.iter().position(|lane| lane.address == address);
+                        let place = known.unwrap_or_else(|| {
                             lanes.push(self.lane(address));
-                        }
+                            lanes.len() - 1
+                        });
                         match unit.is_for_whole {
+                            _ if diverts && lanes[place].is_in_doubt() && unit.may_be_older() => {
+                                older.push(unit)
+                            }
                             true => self.wholes.push(unit),
                             false => waiting[usize::from(unit.group)].push_back(unit),
                         }
@@ -238,6 +259,7 @@ impl Lanes {
                 }
             }
         }
+        older.into_iter().for_each(|unit| _ = self.read_snapshot(unit, None, true));
         lanes.iter().for_each(|lane| lane.come.notify_one());
         homeless.into_iter().for_each(|unit| self.set_back(unit, Setback::NotDone, None));
     }
@@ -250,6 +272,7 @@ impl Lanes {
                 come: Notify::new(),
                 breaker: Mutex::new(Breaker::new(self.options.breaker)),
                 budget: Mutex::new(Budget::new(self.options.budget)),
+                doubt: AtomicUsize::new(0),
                 task: Mutex::new(None),
             });
             let (lanes, served) = (Arc::downgrade(self), Arc::clone(&lane));
@@ -294,7 +317,7 @@ impl Lanes {
         let mut link = match self.links.get(&lane.address).await {
             Ok(link) => link,
             Err(error) => {
-                self.note_failure(lane, &error.to_string());
+                self.note_failure(lane, &error.to_string(), error.is_timeout());
                 self.set_all_back(calls, Setback::Unreached, lane).await;
                 return true;
             }
@@ -303,14 +326,17 @@ impl Lanes {
         match within(self.options.timeout, sent).await {
             Ok(mut answers) if answers.len() == calls.len() + waits => {
                 lane.breaker.lock().succeeded();
+                lane.doubt.store(0, Ordering::Relaxed);
                 let replicas = answers.split_off(calls.len()).pop();
                 let is_replicated = waits == 0 || self.are_enough(replicas);
                 self.hear(calls, answers, lane, is_replicated).await;
             }
             outcome => {
-                let why = outcome.err().map_or("too few answers".to_owned(), |error| error.to_string());
+                let error = outcome.err();
+                let is_silent = error.as_ref().is_some_and(RedisError::is_timeout);
+                let why = error.map_or("too few answers".to_owned(), |error| error.to_string());
                 self.links.forget(&lane.address);
-                self.note_failure(lane, &why);
+                self.note_failure(lane, &why, is_silent);
                 self.set_all_back(calls, Setback::Unanswered, lane).await;
             }
         }
@@ -340,8 +366,9 @@ impl Lanes {
         enough
     }
 
-    fn note_failure(&self, lane: &Lane, why: &str) {
+    fn note_failure(&self, lane: &Lane, why: &str, is_silent: bool) {
         count(&self.facts.failures, 1);
+        lane.doubt.fetch_add(if is_silent { DOUBT_MAX } else { 1 }, Ordering::Relaxed);
         tracing::debug!(address = lane.address, why, "a round failed");
         if lane.breaker.lock().failed(Instant::now()) {
             count(&self.facts.breaker_opened, 1);
@@ -356,9 +383,42 @@ impl Lanes {
     async fn set_all_back(self: &Arc<Self>, calls: Vec<Call>, setback: Setback, lane: &Lane) {
         // It may come back with less than it had.
         self.wholes.forget(self.map().groups_of(&lane.address));
+        let mut units: Vec<Unit> = calls.into_iter().flat_map(Call::into_units).collect();
+        if lane.is_in_doubt() {
+            units = self.divert(units);
+            self.divert_waiting(&lane.address);
+        }
         self.find_masters().await;
-        for unit in calls.into_iter().flat_map(Call::into_units) {
+        for unit in units {
             self.set_back(unit, setback, Some(lane));
+        }
+    }
+
+    /// This master has answered somebody.
+    pub(crate) fn trust(&self, address: &str) {
+        if let Some(lane) = self.lanes.lock().get(address) {
+            lane.doubt.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Has what may be older answered from the snapshot, and gives back the rest.
+    fn divert(self: &Arc<Self>, units: Vec<Unit>) -> Vec<Unit> {
+        if self.snapshot.is_none() {
+            return units;
+        }
+        let (older, others): (Vec<Unit>, Vec<Unit>) = units.into_iter().partition(Unit::may_be_older);
+        older.into_iter().for_each(|unit| _ = self.read_snapshot(unit, None, true));
+        others
+    }
+
+    /// The same for what waits for a master.
+    fn divert_waiting(self: &Arc<Self>, address: &str) {
+        let mut waiting = self.waiting.lock();
+        for group in self.map().groups_of(address) {
+            let queue = &mut waiting[usize::from(group)];
+            if queue.iter().any(Unit::may_be_older) {
+                *queue = self.divert(queue.drain(..).collect()).into();
+            }
         }
     }
 
@@ -422,6 +482,11 @@ impl Lanes {
                 let text = error.details().unwrap_or_default();
                 match said(error.kind(), error.code(), text) {
                     Said::Full => {
+                        // What takes no memory was only in bad company.
+                        let (mut spare, units): (Vec<Unit>, Vec<Unit>) =
+                            units.into_iter().partition(|unit| unit.is_spare() && !unit.is_apart);
+                        spare.iter_mut().for_each(|unit| unit.is_apart = true);
+                        self.put(spare);
                         self.refuse(units, Unavailable::Full(format!("Redis at {}: {text}", lane.address)));
                     }
                     Said::Other => {
@@ -545,7 +610,7 @@ impl Lanes {
     }
 
     fn give_up(self: &Arc<Self>, unit: Unit, refusal: Refusal) {
-        let Some(unit) = self.read_snapshot(unit, None) else { return };
+        let Some(unit) = self.read_snapshot(unit, None, false) else { return };
         let refusal = if unit.may_be_done { Refusal::OutcomeUnknown } else { refusal };
         self.answer(unit, Answer::Refused(refusal));
     }
@@ -554,14 +619,20 @@ impl Lanes {
         for unit in units {
             if unit.may_be_done {
                 self.give_up(unit, Refusal::OutcomeUnknown);
-            } else if let Some(unit) = self.read_snapshot(unit, Some(&why)) {
+            } else if let Some(unit) = self.read_snapshot(unit, Some(&why), false) {
                 self.answer(unit, Answer::Unavailable(why.clone()));
             }
         }
     }
 
-    /// Has a read that may be older answered from the snapshot. Gives back what cannot be answered so.
-    fn read_snapshot(self: &Arc<Self>, unit: Unit, why: Option<&Unavailable>) -> Option<Unit> {
+    /// Has a read that may be older answered from the snapshot. Gives back what cannot be answered so. What turns out not to be there
+    /// may wait for its master, or is refused.
+    fn read_snapshot(
+        self: &Arc<Self>,
+        mut unit: Unit,
+        why: Option<&Unavailable>,
+        may_wait: bool,
+    ) -> Option<Unit> {
         let Some(snapshot) = self.snapshot.clone().filter(|_| unit.may_be_older()) else { return Some(unit) };
         let (lanes, why) = (Arc::clone(self), why.cloned());
         tokio::spawn(async move {
@@ -578,6 +649,10 @@ impl Lanes {
                 {
                     count(&lanes.facts.stale_reads, seen.len());
                     Answer::Older(seen.iter().map(|seen| (state_of(seen, now_ms), stale_ms(seen))).collect())
+                }
+                _ if may_wait => {
+                    unit.is_for_master = true;
+                    return lanes.put(vec![unit]);
                 }
                 _ => why.map_or(Answer::Refused(Refusal::NoLeader), Answer::Unavailable),
             };
@@ -632,9 +707,7 @@ fn state_of(seen: &Seen, now_ms: u64) -> Reply {
 }
 
 fn only_looks(unit: &Unit) -> bool {
-    unit.batch().requests[unit.range()]
-        .iter()
-        .all(|request| !request.action.is_write() && request.id.is_none())
+    unit.batch().only_looks(unit.range())
 }
 
 /// Where the first call of a queue ends.
@@ -644,7 +717,7 @@ fn call_end(queue: &VecDeque<Unit>) -> usize {
         // A batch of one client goes as a whole, so that nobody sees a later request of it without an earlier one.
         let of_batch = queue
             .range(end..)
-            .take_while(|unit| unit.is_of_same_batch(&queue[end]))
+            .take_while(|unit| unit.is_of_same_batch(&queue[end]) && unit.is_apart == queue[end].is_apart)
             .map(|unit| unit.range().len());
         let (mut more, mut size) = (0, 0);
         for length in of_batch {
@@ -653,7 +726,7 @@ fn call_end(queue: &VecDeque<Unit>) -> usize {
             }
             (more, size) = (more + 1, size + length);
         }
-        if requests + size > REQUESTS_PER_CALL_MAX {
+        if requests + size > REQUESTS_PER_CALL_MAX || queue[end].is_apart != queue[0].is_apart {
             break;
         }
         (requests, end) = (requests + size, end + more);

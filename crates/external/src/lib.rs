@@ -18,8 +18,11 @@
 //! | `breaker`, `retry` | when a master is left alone, and when it is asked again |
 //! | `policies` | limits, shared by all nodes |
 //! | `epoch` | which of two epochs is the newer |
+//! | `eviction` | whether Redis throws counters away |
+//! | `stages` | what is about all counters, and deletions over several groups |
 //! | `standing` | what Redis says of itself: whether it has lost something |
 //! | `walks` | all counters: scans, lists, sums |
+//! | `watching` | which watched counters have changed, from the streams |
 //! | `archive` | what was counted, in PostgreSQL |
 //! | `mirror` | what an engine of quipu's own has counted, in a table of PostgreSQL |
 //! | `strong` | counters in rows of PostgreSQL, for policies that want it |
@@ -29,6 +32,7 @@ pub mod archive;
 mod breaker;
 mod call;
 mod epoch;
+mod eviction;
 mod external;
 mod groups;
 mod lanes;
@@ -37,6 +41,7 @@ pub mod mirror;
 mod policies;
 mod retry;
 pub mod source;
+mod stages;
 mod standing;
 mod striped;
 mod stripes;
@@ -44,6 +49,7 @@ mod striping;
 mod strong;
 mod units;
 mod walks;
+mod watching;
 mod wholes;
 
 #[cfg(test)]

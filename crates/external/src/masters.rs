@@ -158,7 +158,7 @@ impl Links {
             match self.ask(&address, redis::cmd("CLUSTER").arg("SLOTS")).await {
                 Ok(slots) => match map_of(&slots, &address) {
                     Some(map) if !map.ranges.is_empty() => return Ok(map),
-                    _ => failed = Some((ErrorKind::Parse, "nobody has any slots").into()),
+                    _ => failed = Some((ErrorKind::Client, "nobody has any slots").into()),
                 },
                 Err(error) if error.to_string().contains("cluster support disabled") => {
                     return Ok(Map::single(address));

@@ -69,6 +69,12 @@ impl Standing {
         Standing { policies, markers }
     }
 
+    /// The masters that have answered.
+    pub(crate) fn answering(&self, map: &Map) -> Vec<String> {
+        let has_answered = |group: u16| self.markers[usize::from(group)] != Named::Unknown;
+        map.masters().into_iter().filter(|address| map.groups_of(address).any(has_answered)).collect()
+    }
+
     /// Whether nobody at all could be asked.
     pub(crate) fn is_unreached(&self) -> bool {
         self.policies == Named::Unknown && self.markers.iter().all(|marker| *marker == Named::Unknown)

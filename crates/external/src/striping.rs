@@ -159,8 +159,8 @@ impl External {
             self.send(batch, now_ms, Box::new(finished), group_of);
         } else {
             let mut split = split_over(batch, now_ms, Box::new(finished), group_of);
-            split.units.iter_mut().for_each(|unit| unit.claim = claim);
-            self.lanes.add(split.units);
+            split.iter_mut().for_each(|unit| unit.claim = claim);
+            self.lanes.add(split);
         }
         told.await.unwrap_or_else(|_| Err(Unavailable::Unreadable("the node is stopping".into())))
     }

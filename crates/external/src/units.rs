@@ -61,6 +61,10 @@ pub(crate) struct Unit {
     pub(crate) is_for_whole: bool,
     /// Its requests are not done: their ids are claimed.
     pub(crate) claim: Option<Claim>,
+    /// Nobody else can answer it, not even with something older.
+    pub(crate) is_for_master: bool,
+    /// Redis has no memory, and would do this, but not together with others.
+    pub(crate) is_apart: bool,
 }
 
 /// What is asked about the ids of requests to counters in stripes: see `striping.rs`.
@@ -72,26 +76,10 @@ pub(crate) enum Claim {
     Open { edition: u64 },
 }
 
-/// A batch taken apart.
-pub(crate) struct Split {
-    pub(crate) units: Vec<Unit>,
-    /// Asks how many counters there are, at these places.
-    pub(crate) counts: Option<Counts>,
-}
-
-/// Requests that nobody can answer alone.
-pub(crate) struct Counts {
-    member: Arc<Member>,
-    places: Vec<usize>,
-}
-
 /// Why a batch cannot be taken on.
 pub(crate) fn unsupported(batch: &Batch) -> Option<String> {
     let why =
         |what: &str| Some(format!("{what} is not supported by a deployment on Redis, nothing was changed"));
-    if batch.requests.iter().any(|request| matches!(request.action, Action::Clear)) {
-        return why("deleting all counters at once");
-    }
     let is_too_large = |range: &Range<usize>| range.len() > REQUESTS_PER_CALL_MAX;
     if ranges(batch).any(|(range, _)| is_too_large(&range)) {
         return why(&format!("a group of more than {REQUESTS_PER_CALL_MAX} requests"));
@@ -127,7 +115,7 @@ pub(crate) fn guarded_until(batch: &Batch, group: &Group) -> usize {
 
 /// Takes a batch apart, whose counters lie where their keys say.
 #[cfg(test)]
-pub(crate) fn split(batch: Batch, now_ms: u64, finished: Finished) -> Split {
+pub(crate) fn split(batch: Batch, now_ms: u64, finished: Finished) -> Vec<Unit> {
     split_over(batch, now_ms, finished, |batch, index| group(batch.key(index)))
 }
 
@@ -137,18 +125,14 @@ pub(crate) fn split_over(
     now_ms: u64,
     finished: Finished,
     group_of: impl Fn(&Batch, usize) -> u16,
-) -> Split {
+) -> Vec<Unit> {
     let replies = vec![None; batch.requests.len()];
     let told = Mutex::new(Told { finished: Some(finished), replies, unavailable: None, older: Vec::new() });
     let member = Arc::new(Member { batch, now_ms, began: Instant::now(), told });
     let batch = &member.batch;
-    let (mut units, mut counts) = (Vec::new(), Vec::new());
+    let mut units = Vec::new();
     for (range, groups) in ranges(batch) {
         let is_global = |index: usize| batch.requests[index].action.is_global();
-        if groups.is_empty() && is_global(range.start) {
-            counts.push(range.start);
-            continue;
-        }
         let home = group_of(batch, range.start);
         let unit = Unit {
             member: Arc::clone(&member),
@@ -159,6 +143,8 @@ pub(crate) fn split_over(
             may_be_done: false,
             is_for_whole: false,
             claim: None,
+            is_for_master: false,
+            is_apart: false,
         };
         if range.clone().any(|index| is_global(index) || group_of(batch, index) != home) {
             unit.answer(Answer::Refused(Refusal::CrossSlot));
@@ -166,8 +152,7 @@ pub(crate) fn split_over(
             units.push(unit);
         }
     }
-    let counts = (!counts.is_empty()).then(|| Counts { member: Arc::clone(&member), places: counts });
-    Split { units, counts }
+    units
 }
 
 impl Unit {
@@ -221,6 +206,12 @@ impl Unit {
         self.batch().requests[self.range()].iter().any(|request| request.action.is_write())
     }
 
+    /// Whether it takes no memory to speak of: it only looks, or deletes.
+    pub(crate) fn is_spare(&self) -> bool {
+        let is_spare = |action: &Action| !action.is_write() || matches!(action, Action::Delete(_));
+        self.batch().requests[self.range()].iter().all(|request| is_spare(&request.action))
+    }
+
     /// Whether it is, or has in it, what a producer's session asks.
     pub(crate) fn is_of_session(&self) -> bool {
         self.groups().iter().any(|group| matches!(group.kind, GroupKind::Session { .. }))
@@ -236,19 +227,14 @@ impl Unit {
 
     /// Whether it may be asked again when nobody knows what became of it.
     pub(crate) fn can_repeat(&self) -> bool {
-        let is_safe = |request: &Request| !request.action.is_write() || request.id.is_some();
-        let of_session = |index: usize| {
-            let is_of = |group: &&Group| (group.start..group.end).contains(&index);
-            let found = self.groups().iter().find(is_of);
-            found.is_some_and(|group| matches!(group.kind, GroupKind::Session { .. }))
-        };
-        self.range().all(|index| is_safe(&self.batch().requests[index]) || of_session(index))
+        self.batch().can_repeat(self.range())
     }
 
     /// Whether it only reads counters, and who asks can be told that what it hears is not the newest.
     pub(crate) fn may_be_older(&self) -> bool {
         let reads = |request: &Request| request.action == Action::Read && request.id.is_none();
-        self.batch().freshness != Freshness::Strong
+        !self.is_for_master
+            && self.batch().freshness != Freshness::Strong
             && self.groups.is_empty()
             && self.batch().requests[self.range()].iter().all(reads)
     }
@@ -288,24 +274,6 @@ impl Unit {
     }
 }
 
-impl Counts {
-    pub(crate) fn answer(self, counted: Result<u64, Unavailable>) {
-        let mut told = self.member.told.lock();
-        let mut reply = Reply::state(None);
-        match counted {
-            Ok(count) => reply.cell.value = i64::try_from(count).unwrap_or(i64::MAX),
-            Err(why) => {
-                let others = told.unavailable.take().map_or(0, |(_, count)| count);
-                told.unavailable = Some((why, others + self.places.len()));
-                reply.refusal = Some(Refusal::NoLeader);
-            }
-        }
-        for place in &self.places {
-            told.replies[*place] = Some(reply.clone());
-        }
-    }
-}
-
 impl Drop for Member {
     fn drop(&mut self) {
         let mut batch = std::mem::take(&mut self.batch);
@@ -334,7 +302,7 @@ mod tests {
 
     type Heard = mpsc::Receiver<(Batch, Result<u64, Unavailable>)>;
 
-    fn taken_apart(fill: impl FnOnce(&mut Batch)) -> (Split, Heard) {
+    fn taken_apart(fill: impl FnOnce(&mut Batch)) -> (Vec<Unit>, Heard) {
         let mut batch = Batch::default();
         fill(&mut batch);
         let (tell, heard) = mpsc::channel();
@@ -367,9 +335,9 @@ mod tests {
             batch.group(6, GroupKind::Atomic);
         });
         assert_ne!(group(b"likes"), group(b"views"));
-        let ranges: Vec<_> = split.units.iter().map(|unit| (unit.range(), unit.groups().len())).collect();
+        let ranges: Vec<_> = split.iter().map(|unit| (unit.range(), unit.groups().len())).collect();
         assert_eq!(ranges, [(0..1, 0), (1..3, 1), (5..8, 2)]);
-        for unit in split.units {
+        for unit in split {
             let replies = vec![Reply::state(None); unit.range().len()];
             assert!(heard.try_recv().is_err(), "not all are answered");
             unit.answer(Answer::Replies(replies));
@@ -386,7 +354,7 @@ mod tests {
             add(batch, "likes");
             add(batch, "views");
         });
-        let second = split.units.remove(1);
+        let second = split.remove(1);
         drop(split);
         second.answer(Answer::Unavailable(Unavailable::NoLeader("why".into())));
         let (batch, result) = heard.try_recv().expect("an answer");
@@ -398,7 +366,7 @@ mod tests {
     fn what_cannot_be_answered_at_all_says_why() {
         let (split, heard) = taken_apart(|batch| add(batch, "likes"));
         let why = Unavailable::NoLeader("why".into());
-        split.units.into_iter().for_each(|unit| unit.answer(Answer::Unavailable(why.clone())));
+        split.into_iter().for_each(|unit| unit.answer(Answer::Unavailable(why.clone())));
         assert_eq!(heard.try_recv().map(|(_, result)| result), Ok(Err(why)));
     }
 
@@ -412,12 +380,5 @@ mod tests {
         assert_eq!(unsupported(&many), None);
         many.group(0, GroupKind::Atomic);
         assert!(unsupported(&many).is_some());
-        batch.push(b"", Action::Clear);
-        assert_eq!(
-            unsupported(&batch).as_deref(),
-            Some(
-                "deleting all counters at once is not supported by a deployment on Redis, nothing was changed"
-            )
-        );
     }
 }

@@ -145,3 +145,4 @@ local function run_wholes(call_keys, call_arguments)
 end
 
 redis.register_function('quipu_3_wholes', run_wholes)
+redis.register_function { function_name = 'quipu_3_wholes_spare', callback = run_wholes, flags = { 'allow-oom' } }

@@ -4,8 +4,13 @@
 
 mod support;
 
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::Stdio;
+
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use support::run;
+use support::{quipu, run, wait_until};
 
 /// The figures in the last line.
 fn drill(arguments: &[&str]) -> Value {
@@ -38,4 +43,40 @@ fn lost_ids_come_back_and_no_retry_counts_twice() {
     let figures = drill(&["dedupe-lost"]);
     assert_eq!((&figures["missing"], &figures["tooMany"]), (&0.into(), &0.into()), "{figures}");
     assert!(figures["duplicates"].as_i64().unwrap() > 0, "nothing came back: {figures}");
+}
+
+/// Processes that stand, or have files, in a folder.
+fn processes_in(folder: &Path) -> Vec<String> {
+    let folder = folder.to_str().unwrap();
+    let of_process = |entry: std::fs::DirEntry| {
+        let words = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let words = String::from_utf8_lossy(&words).replace('\0', " ");
+        words.contains(folder).then_some(words)
+    };
+    std::fs::read_dir("/proc").unwrap().filter_map(|entry| of_process(entry.unwrap())).collect()
+}
+
+#[test]
+fn a_drill_that_is_ended_leaves_nothing_behind() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let folder = tempfile::tempdir().unwrap();
+        // PostgreSQL runs as another user, who must get through.
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(folder.path(), open).unwrap();
+        let mut child = quipu()
+            .args(["drill", "dedupe-lost"])
+            .env("TMPDIR", folder.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // By the first line that says something was acknowledged everything runs.
+        let said = BufReader::new(child.stdout.take().unwrap());
+        assert!(said.lines().map_while(Result::ok).any(|line| line.contains("acknowledged")));
+        assert!(processes_in(folder.path()).len() >= 2, "{:?}", processes_in(folder.path()));
+        kill_process(Pid::from_raw(child.id() as i32).unwrap(), signal).unwrap();
+        assert!(!child.wait().unwrap().success());
+        wait_until("redis-server and PostgreSQL are gone", || processes_in(folder.path()).is_empty());
+        let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
 }

@@ -253,13 +253,13 @@ fn among_other_commands() {
         ("WATCH a", "+OK|"),
         ("INCREX a UBOUND 10", "*2|:10|:0|"),
         ("MULTI", "+OK|"),
-        ("INCREX b", "+QUEUED|"),
+        ("INCREX {a}b", "+QUEUED|"),
         ("EXEC", "*1|*2|:1|:1|"),
     ] {
         assert_eq!(client.ask(line), expected, "{line}");
     }
     first.kill();
     let (_second, mut client) = server(folder.path(), "3");
-    assert_eq!(client.ask("MGET a b"), "*2|$2|10|$1|1|");
+    assert_eq!(client.ask("MGET a {a}b"), "*2|$2|10|$1|1|");
     assert_eq!(client.ask("EXPIRETIME a"), ":99999999999|");
 }

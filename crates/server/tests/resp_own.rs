@@ -80,24 +80,24 @@ fn producer_sessions() {
     tell(
         &Quipu::start(),
         &[&[
-            ("Q.BATCH p 1 1 a 5 b 6 a 1", "*2|:1|:0|"),
-            ("MGET a b", "*2|$1|6|$1|6|"),
-            ("Q.BATCH p 1 1 a 5 b 6 a 1", "*2|:1|:1|"),
-            ("Q.BATCH p 1 5 a 1", "*2|:5|:0|"),
-            ("Q.BATCH p 1 3 a 1", "*2|:5|:1|"),
-            ("Q.BATCH p 2 1 a 1", "*2|:1|:0|"),
+            ("Q.BATCH p 1 1 {s}a 5 {s}b 6 {s}a 1", "*2|:1|:0|"),
+            ("MGET {s}a {s}b", "*2|$1|6|$1|6|"),
+            ("Q.BATCH p 1 1 {s}a 5 {s}b 6 {s}a 1", "*2|:1|:1|"),
+            ("Q.BATCH p 1 5 {s}a 1", "*2|:5|:0|"),
+            ("Q.BATCH p 1 3 {s}a 1", "*2|:5|:1|"),
+            ("Q.BATCH p 2 1 {s}a 1", "*2|:1|:0|"),
             (
-                "Q.BATCH p 1 9 a 1",
+                "Q.BATCH p 1 9 {s}a 1",
                 "-FENCED a newer epoch of this producer has taken over, nothing was changed|",
             ),
-            ("Q.BATCH q 1 1 b 1 a 9223372036854775807", "-ERR increment or decrement would overflow|"),
-            ("MGET a b", "*2|$1|8|$1|6|"),
-            ("Q.BATCH p 2 2 a", "-ERR wrong number of arguments for 'q.batch' command|"),
-            ("Q.BATCH p 2 2 a 1 b", "-ERR wrong number of arguments for 'q.batch' command|"),
-            ("Q.BATCH p 2 0 a 1", "-ERR sequence numbers begin with 1|"),
-            ("Q.BATCH p x 1 a 1", "-ERR value is not an integer or out of range|"),
-            ("Q.BATCH p -1 1 a 1", "-ERR the epoch is negative|"),
-            ("Q.BATCH '' 1 1 a 1", "-ERR an id has 1 to 255 bytes, this one has 0|"),
+            ("Q.BATCH q 1 1 {s}b 1 {s}a 9223372036854775807", "-ERR increment or decrement would overflow|"),
+            ("MGET {s}a {s}b", "*2|$1|8|$1|6|"),
+            ("Q.BATCH p 2 2 {s}a", "-ERR wrong number of arguments for 'q.batch' command|"),
+            ("Q.BATCH p 2 2 {s}a 1 {s}b", "-ERR wrong number of arguments for 'q.batch' command|"),
+            ("Q.BATCH p 2 0 {s}a 1", "-ERR sequence numbers begin with 1|"),
+            ("Q.BATCH p x 1 {s}a 1", "-ERR value is not an integer or out of range|"),
+            ("Q.BATCH p -1 1 {s}a 1", "-ERR the epoch is negative|"),
+            ("Q.BATCH '' 1 1 {s}a 1", "-ERR an id has 1 to 255 bytes, this one has 0|"),
         ]],
     );
 }
@@ -111,7 +111,10 @@ fn sums_and_tops() {
             &[
                 ("Q.SUM s:*", ":0|"),
                 ("Q.TOP s: 3", "*0|"),
-                ("MSET s:a 5 s:b -7 s:c 20 t:a 1000", "+OK|"),
+                ("SET s:a 5", "+OK|"),
+                ("SET s:b -7", "+OK|"),
+                ("SET s:c 20", "+OK|"),
+                ("SET t:a 1000", "+OK|"),
                 ("Q.SUM s:*", ":18|"),
                 ("Q.SUM s:?", ":18|"),
                 ("Q.SUM *:a", ":1005|"),
@@ -130,7 +133,8 @@ fn sums_and_tops() {
                 ("EXEC", "*3|:3|:3|*2|$3|s:b|:3|"),
             ],
             &[
-                (&format!("MSET l:a {largest} l:b 1"), "+OK|"),
+                (&format!("SET l:a {largest}"), "+OK|"),
+                ("SET l:b 1", "+OK|"),
                 ("Q.SUM l:*", "$19|9223372036854775808|"),
                 ("Q.SUM l:a", &format!(":{largest}|")),
             ],
@@ -151,7 +155,8 @@ fn in_resp3_sums_are_numbers_and_tops_are_pairs() {
     let quipu = Quipu::start();
     let mut client = quipu.client();
     assert!(client.ask("HELLO 3").starts_with('%'));
-    assert_eq!(client.ask("MSET l:a 9223372036854775807 l:b 1"), "+OK|");
+    assert_eq!(client.ask("SET l:a 9223372036854775807"), "+OK|");
+    assert_eq!(client.ask("SET l:b 1"), "+OK|");
     assert_eq!(client.ask("Q.SUM l:*"), "(9223372036854775808|");
     assert_eq!(client.ask("Q.TOP l: 2"), "*2|*2|$3|l:a|:9223372036854775807|*2|$3|l:b|:1|");
 }
@@ -175,11 +180,11 @@ fn policies() {
             ("SET stock:1 11", limit),
             ("INCREX stock:1 BYINT 5 SATURATE", "*2|:10|:0|"),
             ("Q.ADD stock:1 1", "*4|:10|:0|:1|:0|"),
-            ("MSET other 1 stock:1 11", limit),
-            ("EXISTS other", ":0|"),
+            ("MSET {stock:1}other 1 stock:1 11", limit),
+            ("EXISTS {stock:1}other", ":0|"),
             (r#"Q.POLICY SET stock:* {"disabled":true}"#, "+OK|"),
             ("INCR stock:1", disabled),
-            ("DEL stock:1 other", disabled),
+            ("DEL stock:1 {stock:1}other", disabled),
             ("EXPIRE stock:1 10", disabled),
             ("Q.ADD stock:1 1", disabled),
             ("INCREX stock:1", disabled),

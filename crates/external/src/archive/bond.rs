@@ -7,7 +7,7 @@
 
 use tokio_postgres::Client;
 
-use super::store::epoch_in;
+use super::store::{START_MAX, epoch_in, in_time};
 use super::streams::{self, Place};
 use super::watermark::{self, Judged};
 use super::{Archive, ArchiveError, migrate};
@@ -121,15 +121,21 @@ impl Archive {
     /// What it says of itself.
     pub(crate) async fn look(&self) -> Result<Looked, ArchiveError> {
         let mut client = self.connect().await?;
-        migrate(&mut client).await?;
-        looked(&client).await
+        in_time(START_MAX, async {
+            migrate(&mut client).await?;
+            looked(&client).await
+        })
+        .await
     }
 
     /// Binds it to this Redis, which has this epoch and is not bound to another.
     pub(crate) async fn bind(&self, links: &Links, map: &Map, epoch: &str) -> Result<(), ArchiveError> {
         let client = self.connect().await?;
-        bind(&client, links, map, epoch).await?;
-        doubt_what_is_behind(&client, links, map, epoch).await
+        in_time(START_MAX, async {
+            bind(&client, links, map, epoch).await?;
+            doubt_what_is_behind(&client, links, map, epoch).await
+        })
+        .await
     }
 }
 

@@ -56,6 +56,9 @@ pub enum ArchiveError {
     /// PostgreSQL cannot be reached, or refuses.
     #[error("PostgreSQL: {}", postgres_says(.0))]
     Postgres(#[from] tokio_postgres::Error),
+    /// PostgreSQL says nothing.
+    #[error("PostgreSQL does not answer within {} s", .0.as_secs())]
+    Silent(std::time::Duration),
     /// Redis cannot be reached, or refuses.
     #[error("Redis: {0}")]
     Redis(#[from] redis::RedisError),
@@ -79,7 +82,7 @@ impl ArchiveError {
                 // Without a code it is the connection that failed, or the URL that makes no sense.
                 None => error.source().is_some_and(|source| source.is::<std::io::Error>()),
             },
-            ArchiveError::Redis(_) | ArchiveError::InUse(_) => true,
+            ArchiveError::Redis(_) | ArchiveError::InUse(_) | ArchiveError::Silent(_) => true,
             ArchiveError::Unfit(_) | ArchiveError::Foreign(_) => false,
         }
     }

@@ -82,6 +82,8 @@ impl ArchiveFacts {
 
 /// How long PostgreSQL may take to let somebody in.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
+/// What a node asks at its start may take so long, tables that have to be made included: others wait for that.
+pub(super) const START_MAX: Duration = Duration::from_secs(60);
 /// A node that hangs in the middle of a transaction must not keep others from what it has locked. Between two statements a node waits for
 /// Redis at most, which is given up sooner.
 const IDLE_MAX: &str = "SET idle_in_transaction_session_timeout = '20s'";
@@ -142,17 +144,23 @@ impl Archive {
     /// A connection of one's own. It ends with the client.
     pub(crate) async fn connect(&self) -> Result<Client, ArchiveError> {
         let opened = tokio::time::timeout(CONNECT_MAX, self.config.connect(NoTls)).await;
-        let (client, connection) = opened.map_err(|_| {
-            ArchiveError::Unfit(format!("PostgreSQL does not answer within {} s", CONNECT_MAX.as_secs()))
-        })??;
+        let (client, connection) = opened.map_err(|_| ArchiveError::Silent(CONNECT_MAX))??;
         tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "the connection to PostgreSQL ended");
             }
         });
-        client.batch_execute(IDLE_MAX).await?;
+        in_time(CONNECT_MAX, async { Ok(client.batch_execute(IDLE_MAX).await?) }).await?;
         Ok(client)
     }
+}
+
+/// No longer than this.
+pub(super) async fn in_time<T>(
+    longest: Duration,
+    asked: impl Future<Output = Result<T, ArchiveError>>,
+) -> Result<T, ArchiveError> {
+    tokio::time::timeout(longest, asked).await.unwrap_or(Err(ArchiveError::Silent(longest)))
 }
 
 /// The epoch of the counters in the tables, the newest if there are several; nothing before there are any.

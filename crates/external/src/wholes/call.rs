@@ -8,7 +8,7 @@ use redis::{Cmd, Value};
 use super::draft::Drafted;
 use super::known::{Known, Needs};
 use super::producer::{self, Producer};
-use crate::call::{FUNCTION, Terms, expiry_text, stored_whole, to_store};
+use crate::call::{Terms, expiry_text, stored_whole, to_store};
 use crate::groups;
 
 /// What a piece is asked with.
@@ -36,13 +36,10 @@ pub(crate) enum Outcome {
 /// Where nothing should be, or is.
 const NOTHING: &[u8] = b"-";
 
-pub(crate) fn command(terms: &Terms<'_>, births: u64, pieces: &[Asked<'_>]) -> Cmd {
+pub(crate) fn command(terms: &Terms<'_>, function: String, births: u64, pieces: &[Asked<'_>]) -> Cmd {
     let places = Places::of(pieces);
     let mut command = Cmd::new();
-    command
-        .arg("FCALL")
-        .arg(format!("{FUNCTION}_wholes"))
-        .arg(FIRST + places.cells.len() + places.ids.len() - 1);
+    command.arg("FCALL").arg(function).arg(FIRST + places.cells.len() + places.ids.len() - 1);
     command.arg(groups::marker(terms.group)).arg(groups::stream(terms.group));
     command.arg(groups::producers(terms.group));
     places.in_order(&places.cells).for_each(|key| _ = command.arg(groups::cell(terms.group, key)));

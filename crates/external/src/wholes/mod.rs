@@ -39,7 +39,7 @@ pub(crate) use self::draft::EventKind;
 use self::draft::{Births, Drafted, draft};
 use self::known::{Known, Needs};
 pub(crate) use self::producer::told_session;
-use crate::call::Terms;
+use crate::call::{Terms, function};
 use crate::groups::GROUPS;
 use crate::units::Unit;
 
@@ -317,7 +317,8 @@ impl WholeCall {
         for Piece { needs, known, drafted, .. } in &self.pieces {
             pieces.push(Asked { needs, known, drafted });
         }
-        call::command(&self.terms.terms(self.group), self.births_wanted, &pieces)
+        let function = function("_wholes", self.units());
+        call::command(&self.terms.terms(self.group), function, self.births_wanted, &pieces)
     }
 
     /// About how many bytes it writes.

@@ -75,7 +75,7 @@ mod tests {
         let of_batch = |keys: &&[&str]| {
             let mut batch = Batch::default();
             keys.iter().for_each(|key| _ = batch.push(key.as_bytes(), Action::Add(Add::plain(1))));
-            split(batch, 0, Box::new(|_, _| {})).units
+            split(batch, 0, Box::new(|_, _| {}))
         };
         batches.iter().flat_map(of_batch).collect()
     }

@@ -53,6 +53,12 @@ impl Postgres {
         self.wait();
     }
 
+    /// Sends a signal by its name, as STOP.
+    pub fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args([format!("-{name}"), self.child.id().to_string()]).status();
+        assert!(sent.unwrap().success());
+    }
+
     fn wait(&self) {
         wait_until("PostgreSQL answers", || {
             let ready =
@@ -73,6 +79,8 @@ impl Drop for Postgres {
         }
         // With its children: SIGKILL would leave them.
         let _ = Command::new("kill").args(["-QUIT", &self.child.id().to_string()]).status();
+        // One that is stopped hears nothing else.
+        let _ = Command::new("kill").args(["-CONT", &self.child.id().to_string()]).status();
         let _ = self.child.wait();
     }
 }

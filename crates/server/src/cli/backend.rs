@@ -19,6 +19,7 @@ pub struct Args {
 struct Backend {
     epoch: String,
     problem: Option<String>,
+    warning: Option<String>,
     masters: Vec<Master>,
     archive: Option<Archive>,
 }
@@ -78,6 +79,7 @@ impl Backend {
             format!("state     {}", self.problem.as_deref().unwrap_or("everything can be counted")),
             format!("epoch     {}", self.epoch),
         ];
+        lines.extend(self.warning.iter().map(|warning| format!("warning   {warning}")));
         lines.extend(
             self.masters
                 .iter()

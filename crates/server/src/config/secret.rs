@@ -33,15 +33,26 @@ impl fmt::Debug for SecretUrl {
 /// Stands for what is not shown.
 const HIDDEN: &str = "***";
 
-/// The text with every password in it hidden. What is no URL stays as it is.
+/// The text with every password in it hidden. What is neither a URL nor names a password stays as it is.
 pub fn masked(text: &str) -> String {
     let pieces: Vec<&str> = text.split(',').collect();
-    let Some((scheme, _)) = text.split_once("://") else { return text.to_owned() };
+    let Some((scheme, _)) = text.split_once("://") else { return masked_words(text) };
     // A comma within a password: nobody can say what of it is secret.
     if text.contains('@') && pieces.iter().any(|piece| !piece.contains("://")) {
         return format!("{scheme}://{HIDDEN}");
     }
     pieces.into_iter().map(masked_piece).collect::<Vec<_>>().join(",")
+}
+
+/// As in `host=one password=secret`, which PostgreSQL takes too. A value may be quoted and have spaces in it, so what follows a password is
+/// not shown either.
+fn masked_words(text: &str) -> String {
+    let lower = text.to_ascii_lowercase();
+    let Some(name) = lower.find("pass") else { return text.to_owned() };
+    match lower[name..].find('=') {
+        Some(sign) => format!("{}={HIDDEN}", text[..name + sign].trim_end()),
+        None => text.to_owned(),
+    }
 }
 
 fn masked_piece(url: &str) -> String {
@@ -85,6 +96,9 @@ mod tests {
             ("redis://:sec,ret@a:1", "redis://***"),
             ("postgres://anna@one/db?sslmode=disable", "postgres://anna@one/db?sslmode=disable"),
             ("postgres://one/db?user=anna&password=secret", "postgres://one/db?user=anna&password=***"),
+            ("host=one user=anna", "host=one user=anna"),
+            ("host=one password=secret user=anna", "host=one password=***"),
+            ("host=one PassWord = 'se cr et, secret' user=anna", "host=one PassWord=***"),
             ("1GiB", "1GiB"),
             ("none", "none"),
         ] {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
-use quipu_external::archive::{Archive, Flusher, FlusherOptions, FlusherTasks};
+use quipu_external::archive::{Archive, ArchiveError, Flusher, FlusherOptions, FlusherTasks};
 use quipu_external::{External, OpenError, Options};
 use tokio::runtime::Runtime;
 
@@ -108,10 +108,16 @@ fn explained(error: OpenError, config: &Config) -> anyhow::Error {
         OpenError::Redis(_) => {
             let backend = shown(&config.backend);
             anyhow!(
-                "backend {backend}: {error}; check that it runs there, and user and password in --backend"
+                "backend {backend}: {error}; check that it is a Redis that listens there, and user and password in --backend"
             )
         }
-        OpenError::Archive(_) => anyhow!("archive {}: {error}", shown(&config.archive)),
+        OpenError::Archive(ArchiveError::Unfit(_)) => {
+            anyhow!("archive {}: {error}", shown(&config.archive))
+        }
+        OpenError::Archive(_) => {
+            let archive = shown(&config.archive);
+            anyhow!("archive {archive}: {error}; check that it is a PostgreSQL that listens there")
+        }
         OpenError::Lost(_) => anyhow!("backend {}: {error}", shown(&config.backend)),
     }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use serde_json::json;
 
+use super::ending::Scratch;
 use super::load::{Load, values};
 use super::stage::{Postgres, Redis};
 use super::{Backlog, Difference, Node, Story, archived_totals, wait_until};
@@ -36,7 +37,7 @@ pub struct Args {
 impl Args {
     pub fn run(&self) -> Result<()> {
         let story = Story::new(self.json);
-        let folder = tempfile::tempdir()?;
+        let folder = Scratch::new()?;
         let (redis, mut postgres) = (Redis::start(folder.path())?, Postgres::start(folder.path())?);
         let node = Node::start(folder.path(), "node", &["--backend", &redis.url()])?;
         story.tell("a Redis and a node of quipu on it that does not flush, and a PostgreSQL")?;

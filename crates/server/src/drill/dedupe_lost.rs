@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail, ensure};
 use serde_json::json;
 
+use super::ending::Scratch;
 use super::load::{Acknowledged, Load, values};
 use super::stage::{Postgres, Redis};
 use super::talk::{Reply, Talk};
@@ -31,7 +32,7 @@ pub struct Args {
 impl Args {
     pub fn run(&self) -> Result<()> {
         let story = Story::new(self.json);
-        let folder = tempfile::tempdir()?;
+        let folder = Scratch::new()?;
         let (redis, postgres) = (Redis::start(folder.path())?, Postgres::start(folder.path())?);
         let arguments = ["--backend", &redis.url(), "--archive", &postgres.url()];
         let node = Node::start(folder.path(), "node", &arguments)?;

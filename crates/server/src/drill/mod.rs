@@ -3,6 +3,7 @@
 //! | file | what lives there |
 //! |---|---|
 //! | here | the commands, how they tell what happens, nodes of quipu |
+//! | `ending` | what goes with a drill, also when a signal ends it |
 //! | `stage` | Redis, Redis Cluster and PostgreSQL, started from what is installed |
 //! | `load`, `talk` | clients that count with ids and never give up |
 //! | `store_down` | a master of the hot tier dies |
@@ -11,6 +12,7 @@
 
 mod backlog;
 mod dedupe_lost;
+mod ending;
 mod load;
 mod stage;
 mod store_down;
@@ -65,6 +67,7 @@ and each must have counted once.")]
 
 impl Command {
     pub fn run(self) -> Result<(), Failure> {
+        ending::watch().map_err(anyhow::Error::from)?;
         match self {
             Command::StoreDown(args) => args.run(),
             Command::Backlog(args) => args.run(),

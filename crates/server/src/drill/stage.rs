@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::ending::{self, Pending};
 use super::talk::Talk;
 
 /// How long anything may take to start.
@@ -27,14 +28,15 @@ pub struct Process {
     child: Child,
     /// How it is asked to end where SIGKILL would leave children.
     ends_by: &'static str,
+    _pending: Pending,
 }
 
 impl Process {
     fn start(command: &mut Command, ends_by: &'static str) -> Result<Process> {
-        let child = command.stdin(Stdio::null()).spawn().with_context(|| {
-            format!("cannot start {}; is it installed?", command.get_program().to_string_lossy())
-        })?;
-        Ok(Process { child, ends_by })
+        let program = command.get_program().to_string_lossy().into_owned();
+        let (child, pending) = ending::start(command.stdin(Stdio::null()), ends_by)
+            .with_context(|| format!("cannot start {program}; is it installed?"))?;
+        Ok(Process { child, ends_by, _pending: pending })
     }
 
     /// Its number.

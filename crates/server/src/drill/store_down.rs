@@ -9,6 +9,7 @@ use quipu_counting::slot::slot;
 use quipu_external::{group, tag};
 use serde_json::json;
 
+use super::ending::Scratch;
 use super::load::{Load, values};
 use super::stage::RedisCluster;
 use super::{Difference, Node, Story};
@@ -39,7 +40,7 @@ pub struct Args {
 impl Args {
     pub fn run(&self) -> Result<()> {
         let story = Story::new(self.json);
-        let folder = tempfile::tempdir()?;
+        let folder = Scratch::new()?;
         let mut cluster = RedisCluster::start(folder.path())?;
         let wait = self.wait_replicas.to_string();
         let backend = ["--backend", &cluster.url()].map(str::to_string);

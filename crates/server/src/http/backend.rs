@@ -29,6 +29,7 @@ fn describe(external: &External) -> BackendBody {
         epoch: external.epoch().to_string(),
         ready: problem.is_none(),
         problem,
+        warning: external.warning(),
         masters: masters.map(|(address, groups)| BackendMaster { address, groups }).collect(),
         archive: external.archive().map(|archive| archived(archive.state())),
     }

@@ -22,7 +22,10 @@ pub async fn readyz(State(app): State<Arc<App>>) -> Response {
     let joins = joins.map(|node| format!("node {} does not belong to its cluster yet", node.id()));
     let backend = app.external.as_ref().and_then(|external| external.problem());
     match app.health.problem().or(joins).or(backend) {
-        None => "ready\n".into_response(),
+        None => match app.external.as_ref().and_then(|external| external.warning()) {
+            None => "ready\n".into_response(),
+            Some(warning) => format!("ready; but {warning}\n").into_response(),
+        },
         Some(detail) => Refused::from(Problem::new(503, "not-ready", detail)).into_response(),
     }
 }

@@ -29,7 +29,9 @@ impl Interpreter<'_> {
                 session.watched.forget();
                 draft.fixed(b"+OK\r\n");
             }
-            Command::ReadOnly | Command::ReadWrite if session.card.is_of_cluster => {
+            Command::ReadOnly | Command::ReadWrite
+                if session.card.is_of_cluster || self.shared.counters.has_older() =>
+            {
                 session.looks_anywhere = command == Command::ReadOnly;
                 draft.fixed(b"+OK\r\n");
             }

@@ -143,6 +143,14 @@ fn meanwhile_reads_say_how_stale_they_are_and_writes_are_told_to_come_again() {
         node.server.request("POST", "/api/v1/counters/likes/increment", &[("Idempotency-Key", "b")], "{}");
     assert_eq!(write.status, 503, "{write:?}");
     assert!(write.header("retry-after").is_some() && write.body.contains("lost"), "{write:?}");
+    let resp = redis::Client::open(format!("redis://{}", node.server.resp)).unwrap();
+    let mut resp = resp.get_connection().unwrap();
+    let get = redis::cmd("GET").arg("likes").to_owned();
+    assert!(get.query::<i64>(&mut resp).is_err(), "over RESP nobody could say how old it is");
+    redis::cmd("READONLY").exec(&mut resp).unwrap();
+    assert_eq!(get.query::<i64>(&mut resp), Ok(7), "unless that was allowed");
+    redis::cmd("READWRITE").exec(&mut resp).unwrap();
+    assert!(get.query::<i64>(&mut resp).is_err());
     assert_eq!(node.readiness().0, 503);
     let cells: Vec<String> = redis::cmd("KEYS").arg("*:c:*").query(&mut redis.connection()).unwrap();
     assert!(cells.is_empty(), "a read never fills Redis: {cells:?}");

@@ -11,10 +11,12 @@ mod archive;
 mod failover;
 mod loss;
 mod lost_answers;
+mod many;
 mod once;
 mod serving;
 mod settings;
 mod strong;
+mod unwell;
 
 use std::process::Command;
 

@@ -37,6 +37,10 @@ fn what_makes_no_sense_with_a_backend_is_refused() {
             &["--backend", "redis://127.0.0.1:6379", "--archive", "mysql://x:geheim@y"],
             "not a URL like postgres://",
         ),
+        (
+            &["--backend", "redis://127.0.0.1:6379", "--archive", "host=y user=x password=geheim"],
+            "not a URL like postgres://",
+        ),
         (&["--backend", "redis://127.0.0.1:6379", "--archive-log"], "no archive to write to"),
     ] {
         let said = refused(arguments);

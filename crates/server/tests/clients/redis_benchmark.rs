@@ -38,7 +38,7 @@ fn commands_of_ones_own() {
     let host = Host::start();
     for command in [
         &["set", "key:__rand_int__", "5"][..],
-        &["mset", "key:__rand_int__", "5", "key:__rand_int__", "5"],
+        &["mset", "key:{m}:__rand_int__", "5", "key:{m}:__rand_int__", "5"],
         &["incrby", "own:__rand_int__", "2"],
         &["q.add", "own:__rand_int__", "1", "ID", "__rand_int__"],
     ] {

@@ -30,10 +30,10 @@ def counters(r):
     assert r.ping() and r.client_getname() in ("py", b"py")
     assert r.incr("a") == 1 and r.incrby("a", 9) == 10 and r.decr("a", 3) == 7 and r.decrby("a") == 6
     assert int(r.get("a")) == 6 and r.get("nosuch") is None and r.exists("a", "a", "nosuch") == 2
-    assert r.mset({"c": 1, "d": 2}) is True and r.mget("c", "d", "nosuch") == [b"1", b"2", None]
+    assert r.mset({"c": 1, "{c}d": 2}) is True and r.mget("c", "{c}d", "nosuch") == [b"1", b"2", None]
     assert r.set("b", 5, nx=True) is True and r.set("b", 6, nx=True) is None
     assert r.set("b", 6, xx=True, get=True) == b"5" and r.getset("b", 7) == b"6" and r.getdel("b") == b"7"
-    assert r.type("c") == b"string" and r.delete("c", "d") == 2 and r.unlink("c") == 0
+    assert r.type("c") == b"string" and r.delete("c", "{c}d") == 2 and r.unlink("c") == 0
     assert r.incr("edge", 2**63 - 1) == 2**63 - 1
     refuses(redis.ResponseError, "would overflow", lambda: r.incr("edge"))
     # Ids are remembered longer than what they counted, so each run has its own.
@@ -89,8 +89,8 @@ def transactions(r):
 
 
 def walks(r):
-    r.mset({f"user:{number}": number for number in range(500)})
-    assert sorted(r.scan_iter("user:*", count=7)) == sorted(f"user:{number}".encode() for number in range(500))
+    r.mset({f"user:{{u}}:{number}": number for number in range(500)})
+    assert sorted(r.scan_iter("user:*", count=7)) == sorted(f"user:{{u}}:{number}".encode() for number in range(500))
     assert sorted(r.scan_iter(count=10)) == sorted(r.keys("*")) and r.dbsize() == len(r.keys())
 
 

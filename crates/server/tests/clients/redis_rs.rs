@@ -42,9 +42,9 @@ fn counters(connection: &mut Connection) {
     assert_eq!(connection.get("nosuch").unwrap(), None);
     assert!(connection.set_nx("b", 5).unwrap());
     assert!(!connection.set_nx("b", 6).unwrap());
-    connection.mset(&[("c", 1), ("d", 2)]).unwrap();
-    assert_eq!(connection.mget(&["c", "d"]).unwrap(), ["1", "2"].map(|text| Some(text.to_owned())));
-    assert_eq!(connection.del(&["c", "d"]).unwrap(), 2);
+    connection.mset(&[("c", 1), ("{c}d", 2)]).unwrap();
+    assert_eq!(connection.mget(&["c", "{c}d"]).unwrap(), ["1", "2"].map(|text| Some(text.to_owned())));
+    assert_eq!(connection.del(&["c", "{c}d"]).unwrap(), 2);
     assert_eq!(connection.get_del("b").unwrap().as_deref(), Some("5"));
     // Ids are remembered longer than what they counted, so each run has its own.
     let id: u64 = cmd("CLIENT").arg("ID").query(connection).unwrap();
@@ -88,7 +88,7 @@ fn transactions(connection: &mut Connection, other: &mut Connection) {
 }
 
 fn walks(connection: &mut Connection) {
-    let pairs: Vec<(String, i64)> = (0..500).map(|number| (format!("user:{number}"), number)).collect();
+    let pairs: Vec<(String, i64)> = (0..500).map(|number| (format!("user:{{u}}:{number}"), number)).collect();
     connection.mset(&pairs).unwrap();
     let options = redis::ScanOptions::default().with_pattern("user:*").with_count(7);
     let found = connection.scan_options::<String>(options).unwrap().collect::<Result<Vec<_>, _>>().unwrap();

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use quipu_wire::resp::{ReplyDecoder, Value};
 
 use super::differences::{self, Seen};
+use super::resp_support::on_redis::is_on_redis;
 use super::script::{Step, Word};
 use super::servers::Answer;
 use super::vocabulary::FAR_SECONDS;
@@ -12,6 +13,9 @@ use super::vocabulary::FAR_SECONDS;
 /// How far apart the two servers may be when they are asked the same, in milliseconds. Lifetimes in scripts differ by
 /// more.
 const TOLERANCE_MS: i64 = 60_000;
+
+/// How a refusal begins where counters lie in Redis, and what belongs together lies in several groups.
+const CROSS_SLOT: &[u8] = b"-CROSSSLOT";
 
 /// How the replies to a command are compared when they are not the same bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,6 +177,9 @@ fn streams(poured: &[u8], ours: &[u8], theirs: &[u8]) -> Outcome {
 
 fn documented(asked: Asked<'_>, poured: &[u8], ours: &[u8], theirs: &[u8]) -> Outcome {
     let Asked { words, later } = asked;
+    if is_on_redis() && ours.windows(CROSS_SLOT.len()).any(|some| some == CROSS_SLOT) {
+        return Outcome::Documented("what belongs together lies in one group");
+    }
     match differences::explain(&Seen { words, later, poured, ours, theirs }) {
         Some(name) => Outcome::Documented(name),
         None => {

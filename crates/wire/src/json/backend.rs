@@ -15,6 +15,9 @@ pub struct BackendBody {
     pub ready: bool,
     /// Why not, if not.
     pub problem: Option<String>,
+    /// What is wrong with how Redis is set, though everything can be counted. Absent where nothing is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
     /// Who holds the counters.
     pub masters: Vec<BackendMaster>,
     /// Absent without one.
