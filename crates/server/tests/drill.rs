@@ -51,7 +51,10 @@ fn processes_in(folder: &Path) -> Vec<String> {
     let of_process = |entry: std::fs::DirEntry| {
         let words = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
         let words = String::from_utf8_lossy(&words).replace('\0', " ");
-        words.contains(folder).then_some(words)
+        // Redis gives itself another title, but works where it was told to.
+        let works_there =
+            std::fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd.starts_with(folder));
+        (works_there || words.contains(folder)).then_some(words)
     };
     std::fs::read_dir("/proc").unwrap().filter_map(|entry| of_process(entry.unwrap())).collect()
 }
