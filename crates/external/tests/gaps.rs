@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use quipu_counting::{Action, Add, Batch, Counters, GroupKind, Policy, Reply, Unavailable};
 use quipu_external::archive::{Archive, ArchiveState, Flusher, FlusherOptions, FlusherTasks};
-use quipu_external::{External, OpenError, Options, group, tag};
+use quipu_external::{External, GROUPS, OpenError, Options, group, tag};
 use support::postgres::Postgres;
 use support::{PATIENCE, Server};
 
@@ -166,10 +166,6 @@ fn command(server: &Server, words: &[&str]) -> redis::Value {
     let mut command = redis::cmd(words[0]);
     words[1..].iter().for_each(|word| _ = command.arg(word));
     command.query(&mut connection).unwrap()
-}
-
-fn stream_of(key: &str) -> String {
-    format!("{{{}}}:s", tag(group(key.as_bytes())))
 }
 
 fn said(refused: Result<Node, OpenError>) -> String {
@@ -403,23 +399,35 @@ async fn producers_come_back_and_the_watermark_is_told() {
 async fn an_entry_of_somebody_else_stops_its_group_alone() {
     let (server, postgres) = (Server::start(), Postgres::start());
     let node = Node::start(&server.url(), &postgres).await.unwrap();
-    let keys: Vec<String> = (0..200).map(|number| format!("key:{number}")).collect();
-    let stream = stream_of(&keys[0]);
-    let entry = command(&server, &["XADD", &stream, "*", "what", "ever"]);
-    let entry: String = redis::from_redis_value(entry).unwrap();
+    // In all groups but one, so that whoever begins anywhere meets one of them first.
+    let untouched = group(b"{p}:a");
+    let streams =
+        (0..GROUPS).filter(|group| *group != untouched).map(|group| format!("{{{}}}:s", tag(group)));
+    let put = |stream: String| {
+        let entry = command(&server, &["XADD", &stream, "*", "what", "ever"]);
+        (stream, redis::from_redis_value::<String>(entry).unwrap())
+    };
+    let entries: Vec<(String, String)> = streams.map(put).collect();
+    let keys: Vec<String> = (0..100).map(|number| format!("key:{number}")).collect();
     for key in &keys {
         node.add(key, 1, "a").await;
     }
+    let others = keys.iter().filter(|key| group(key.as_bytes()) == untouched).count() as i64;
+    assert!(others > 0 && others < keys.len() as i64);
     let client = connect(&postgres).await;
     let count = "SELECT count(*) FROM counter_total_snapshot";
-    let others = keys.iter().filter(|key| stream_of(key) != stream).count() as i64;
     let flushed = async || client.query_one(count, &[]).await.unwrap().get::<_, i64>(0);
-    until("other groups are flushed", async || flushed().await == others).await;
+    until("the other group is flushed", async || flushed().await == others).await;
     until("what to do is said", async || {
-        node.state().problem.is_some_and(|why| why.contains(&format!("XDEL {stream} {entry}")))
+        let says = |why: String| {
+            entries.iter().any(|(stream, entry)| why.contains(&format!("XDEL {stream} {entry}")))
+        };
+        node.state().problem.is_some_and(says)
     })
     .await;
-    command(&server, &["XDEL", &stream, &entry]);
+    for (stream, entry) in &entries {
+        command(&server, &["XDEL", stream, entry]);
+    }
     until("the rest is flushed", async || flushed().await == keys.len() as i64).await;
     until("nothing is said any more", async || node.state().problem.is_none()).await;
 }
