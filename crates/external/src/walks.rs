@@ -169,7 +169,9 @@ impl Walk {
     /// Any key, from somewhere in the middle of a master.
     pub(crate) async fn random_key(&self, draw: u64) -> Result<Option<Vec<u8>>, Unavailable> {
         let masters = self.map.masters();
-        let first = (draw % masters.len().max(1) as u64) as usize;
+        let count = masters.len().max(1) as u64;
+        // By other digits than the key: else only some keys of each master would ever be chosen.
+        let (first, digits) = ((draw % count) as usize, draw / count);
         for turn in 0..masters.len() {
             let address = &masters[(first + turn) % masters.len()];
             // Any number is a cursor. What lies before it is looked at last.
@@ -179,7 +181,7 @@ impl Walk {
                     let step = self.step(address, cursor, STEP, b"", Wanted::Numbers);
                     let (next, found) = step.await.map_err(failed)?;
                     if !found.is_empty() {
-                        let chosen = (draw % found.len() as u64) as usize;
+                        let chosen = (digits % found.len() as u64) as usize;
                         return Ok(found.into_iter().nth(chosen).map(|seen| seen.key));
                     }
                     if next == 0 {
