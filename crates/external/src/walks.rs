@@ -234,11 +234,13 @@ impl Walk {
     pub(crate) async fn random_key(&self, draw: u64) -> Result<Option<Vec<u8>>, Unavailable> {
         let masters = self.map.masters();
         let places = masters.len() + usize::from(self.rows.is_some());
-        let first = (draw % places.max(1) as u64) as usize;
+        // By other digits than the key: else only some keys of each place would ever be chosen.
+        let count = places.max(1) as u64;
+        let (first, digits) = ((draw % count) as usize, draw / count);
         for turn in 0..places {
             let found = match masters.get((first + turn) % places) {
-                Some(address) => self.random_key_of(address, draw).await?,
-                None => self.random_row(draw).await?,
+                Some(address) => self.random_key_of(address, draw, digits).await?,
+                None => self.random_row(digits).await?,
             };
             if found.is_some() {
                 return Ok(found);
@@ -248,7 +250,12 @@ impl Walk {
     }
 
     /// Any key from somewhere in the middle of a master.
-    async fn random_key_of(&self, address: &str, draw: u64) -> Result<Option<Vec<u8>>, Unavailable> {
+    async fn random_key_of(
+        &self,
+        address: &str,
+        draw: u64,
+        digits: u64,
+    ) -> Result<Option<Vec<u8>>, Unavailable> {
         // Any number is a cursor. What lies before it is looked at last.
         for begin in [draw >> 32, 0] {
             let mut cursor = begin;
@@ -256,7 +263,7 @@ impl Walk {
                 let step = self.step(address, cursor, STEP, b"", Wanted::Numbers);
                 let (next, found) = step.await.map_err(failed)?;
                 if !found.is_empty() {
-                    let chosen = (draw % found.len() as u64) as usize;
+                    let chosen = (digits % found.len() as u64) as usize;
                     return Ok(found.into_iter().nth(chosen).map(|seen| seen.key));
                 }
                 if next == 0 {

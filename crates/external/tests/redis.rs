@@ -137,7 +137,7 @@ async fn counters_of_a_single_server() {
     assert_eq!((replies[200].cell.value, replies[200].duplicate), (6, false));
     assert_eq!((replies[201].cell.value, replies[201].duplicate), (6, true));
     assert_eq!(replies[202].refusal, Some(Refusal::IdReused));
-    assert!(replies[203].refusal.is_none());
+    assert_eq!(replies[203].cell.value, 201, "what stands before is counted");
 
     // More than one call may hold, and still in order.
     let long =
@@ -166,8 +166,8 @@ async fn counters_of_a_single_server() {
 
     // What is not supported is said, and nothing of the batch is done.
     let refused = run(&external, |batch| {
-        batch.push(b"likes", plain(1));
-        batch.push(b"", Action::Clear);
+        (0..1_001).for_each(|_| _ = batch.push(b"likes", plain(1)));
+        batch.group(0, GroupKind::Atomic);
     });
     assert!(matches!(refused.await, Err(Unavailable::Unsupported(_))));
     assert_eq!(value(&external, "likes").await, 6);
@@ -176,6 +176,16 @@ async fn counters_of_a_single_server() {
     let other = External::open(&server.url(), Options::default()).await.unwrap();
     assert_eq!(other.epoch(), external.epoch());
     assert_eq!(value(&other, "likes").await, 6);
+
+    // All are deleted, between what stands before and behind it.
+    let cleared = run(&external, |batch| {
+        batch.push(b"likes", plain(1));
+        batch.push(b"", Action::Clear);
+        batch.push(b"", Action::Count);
+        batch.push(b"likes", plain(1));
+    });
+    let values: Vec<i64> = cleared.await.unwrap().replies.iter().map(|reply| reply.cell.value).collect();
+    assert_eq!((values[0], &values[2..]), (7, &[0, 1][..]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
