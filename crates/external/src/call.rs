@@ -192,6 +192,7 @@ impl Asking<'_> {
                     arguments[length] = (arguments.len() - from).to_string().into_bytes();
                     index = guarded.end;
                 }
+                // Those of a producer are decided by the node, and do not come here.
                 GroupKind::Atomic | GroupKind::Session { .. } => {
                     put(arguments, 'g');
                     put(arguments, group.end - group.start);

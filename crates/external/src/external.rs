@@ -41,8 +41,8 @@ const DOUBT_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// How often it is looked at how Redis is set.
 const SETTINGS_INTERVAL: Duration = Duration::from_secs(10);
-/// The consumer group of the streams of changes.
-const FLUSHERS: &str = "quipu";
+/// A stream without entries can only be made with a consumer group. Nobody reads by it: see `archive/flusher.rs`.
+const CONSUMERS: &str = "quipu";
 
 /// How Redis is used.
 #[derive(Clone, Debug)]
@@ -605,7 +605,7 @@ async fn complete_groups(links: &Links, map: &Map, epoch: &str) -> Result<(), Op
         let mark = redis::cmd("HSETNX").arg(groups::marker(group)).arg("epoch").arg(epoch).to_owned();
         links.ask(address, &mark).await?;
         let mut begin = redis::cmd("XGROUP");
-        begin.arg("CREATE").arg(groups::stream(group)).arg(FLUSHERS).arg("0").arg("MKSTREAM");
+        begin.arg("CREATE").arg(groups::stream(group)).arg(CONSUMERS).arg("0").arg("MKSTREAM");
         match links.ask(address, &begin).await {
             Err(error) if error.code() != Some("BUSYGROUP") => return Err(error.into()),
             _ => {}

@@ -27,6 +27,7 @@ impl Flusher {
     /// Measures again and again, until it is stopped.
     pub(super) async fn measure(&self) {
         let (mut client, mut places) = (None, vec![Place::default(); usize::from(GROUPS)]);
+        let mut is_told = false;
         loop {
             // While PostgreSQL is away, its watermarks stay where they were.
             match self.watermarks(&mut client).await {
@@ -44,10 +45,18 @@ impl Flusher {
                 client = None;
             }
             // While Redis is away nothing is known: what was holds on.
-            if let Ok(Backlog { lag_ms, entries }) = self.backlog(&places).await {
-                let facts = &self.archive.facts;
-                facts.lag_ms.store(lag_ms, Ordering::Relaxed);
-                facts.stream_entries.store(entries, Ordering::Relaxed);
+            match self.backlog(&places).await {
+                Ok(Backlog { lag_ms, entries }) => {
+                    let facts = &self.archive.facts;
+                    facts.lag_ms.store(lag_ms, Ordering::Relaxed);
+                    facts.stream_entries.store(entries, Ordering::Relaxed);
+                    is_told = false;
+                }
+                Err(error) if !is_told => {
+                    tracing::warn!(%error, "it cannot be measured how far the archive is behind");
+                    is_told = true;
+                }
+                Err(_) => {}
             }
             tokio::time::sleep(INTERVAL).await;
         }
