@@ -27,7 +27,7 @@ pub const SECONDS: usize = 10;
 /// Unknown keys that come in unsampled in every second: as many as fill the places.
 const FREE_PER_SECOND: u32 = 256;
 /// How many requests of unknown keys one sample stands for, on average.
-const GAP_MEAN: u32 = 256;
+const GAP_MEAN: u32 = 64;
 /// A quarter of them is taken when all keys are held, so that everybody finds room.
 const SLOTS: usize = 1_024;
 /// How many keys move to their other slot to make room for one, before one is given up: far more than ever do.

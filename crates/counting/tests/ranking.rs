@@ -59,7 +59,7 @@ fn no_regular_order_hides_a_key() {
             fresh += 1;
             count(&mut ranking, fresh, 1);
         }
-        for _ in 0..8_000 {
+        for _ in 0..2_000 {
             count(&mut ranking, 1, 1);
             for _ in 1..period {
                 fresh += 1;
@@ -68,8 +68,8 @@ fn no_regular_order_hides_a_key() {
         }
         let seen = told(&ranking).get(&1).copied().unwrap_or(0);
         assert!(
-            seen >= 4_000,
-            "of every {period} requests one was of the same key, and {seen} of 8,000 were seen"
+            seen >= 1_000,
+            "of every {period} requests one was of the same key, and {seen} of 2,000 were seen"
         );
     }
 }

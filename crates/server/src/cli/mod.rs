@@ -351,9 +351,9 @@ Needs redis-server, redis-cli and PostgreSQL installed; nothing of yours is touc
 /// Runs the command line. The exit code is the only thing `main` needs to know. A server calls `tidy_memory` now and
 /// then, because only the binary knows its allocator.
 pub fn main(tidy_memory: fn()) -> ExitCode {
-    // A server must survive a client that goes away; there the signal stays ignored.
-    let serves = std::env::args_os().nth(1).is_some_and(|command| command == "serve");
-    if !serves && let Err(error) = interrupt::end_with_the_reader() {
+    // A server must survive a client that goes away, and a drill has servers to end; there the signal stays ignored.
+    let is_survived = std::env::args_os().nth(1).is_some_and(|name| name == "serve" || name == "drill");
+    if !is_survived && let Err(error) = interrupt::end_with_the_reader() {
         terminal::print_note(&format!("a closed pipe will be an error: {error}"));
     }
     // Usage errors end the process with exit code 2 here, as the table of exit codes says.

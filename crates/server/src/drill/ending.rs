@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
 
 /// What a shell calls the end of a program by Ctrl-C.
 const EXIT_INTERRUPTED: i32 = 130;
@@ -72,8 +73,12 @@ impl Scratch {
 pub fn watch() -> std::io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     thread::spawn(move || {
-        if signals.forever().next().is_some() {
-            end_all(|| std::process::exit(EXIT_INTERRUPTED));
+        if let Some(signal) = signals.forever().next() {
+            end_all(|| {
+                // The shell that started us must see that we were interrupted.
+                let _ = emulate_default_handler(signal);
+                std::process::exit(EXIT_INTERRUPTED);
+            });
         }
     });
     Ok(())
