@@ -11,7 +11,7 @@
 //!
 //! A group has 256 slots, and its own tag is the first `q<n>` whose slot is one of them: groups spread over the masters of a
 //! cluster as slots do. Every fourth is the home of keys, those whose slot lies there or in the three groups behind it, so keys with
-//! a common `{tag}` share a group; in the others there are only stripes. What meets in a group travels as one call: more homes
+//! a common `{tag}` share a group; in the others there are only stripes of counters that have 32 or 64. What meets in a group travels as one call: more homes
 //! would be emptier calls, fewer could not use the masters of a large cluster.
 
 use std::sync::LazyLock;
