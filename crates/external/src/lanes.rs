@@ -261,7 +261,7 @@ impl Lanes {
         }
         older.into_iter().for_each(|unit| _ = self.read_snapshot(unit, None, true));
         lanes.iter().for_each(|lane| lane.come.notify_one());
-        homeless.into_iter().for_each(|unit| self.set_back(unit, Setback::NotDone, None));
+        self.set_back(homeless, Setback::NotDone, None);
     }
 
     fn lane(self: &Arc<Self>, address: &str) -> Arc<Lane> {
@@ -389,9 +389,7 @@ impl Lanes {
             self.divert_waiting(&lane.address);
         }
         self.find_masters().await;
-        for unit in units {
-            self.set_back(unit, setback, Some(lane));
-        }
+        self.set_back(units, setback, Some(lane));
     }
 
     /// This master has answered somebody.
@@ -513,7 +511,7 @@ impl Lanes {
         if is_elsewhere {
             self.find_masters().await;
         }
-        set_back.into_iter().for_each(|unit| self.set_back(unit, Setback::NotDone, None));
+        self.set_back(set_back, Setback::NotDone, None);
     }
 
     fn hear_plain(self: &Arc<Self>, group: u16, units: Vec<Unit>, answer: &Value, is_replicated: bool) {
@@ -568,14 +566,14 @@ impl Lanes {
             self.answer(unit, Answer::Replies(replies));
         } else {
             // It is done, but a failover may undo it: nobody can say yet what will have been.
-            self.set_back(unit, Setback::Unanswered, None);
+            self.set_back([unit], Setback::Unanswered, None);
         }
     }
 
     fn refuse_lost(self: &Arc<Self>, group: u16, units: Vec<Unit>, found: &str) {
         if found == &*self.epoch() {
             // The call was written before the epoch changed.
-            units.into_iter().for_each(|unit| self.set_back(unit, Setback::NotDone, None));
+            self.set_back(units, Setback::NotDone, None);
             return;
         }
         count(&self.facts.lost, 1);
@@ -591,22 +589,36 @@ impl Lanes {
     }
 
     /// Asks again later, or says how it ends. What is answered in a healthy way takes nothing from the budget.
-    fn set_back(self: &Arc<Self>, mut unit: Unit, setback: Setback, lane: Option<&Lane>) {
+    fn set_back(
+        self: &Arc<Self>,
+        units: impl IntoIterator<Item = Unit>,
+        setback: Setback,
+        lane: Option<&Lane>,
+    ) {
+        let again = |unit: Unit| self.ask_again(unit, setback, lane);
+        let again: Vec<Unit> = units.into_iter().filter_map(again).collect();
+        let Some(attempts) = again.iter().map(|unit| unit.attempts).max() else { return };
+        count(&self.facts.retries, again.len());
+        let wait = full_jitter(attempts.saturating_sub(1), self.chance.lock().random());
+        let lanes = Arc::clone(self);
+        tokio::spawn(async move {
+            tokio::time::sleep(wait).await;
+            // All at once, in their order: what one client asks for first is done first.
+            lanes.put(again);
+        });
+    }
+
+    /// Gives a unit back that is asked once more.
+    fn ask_again(self: &Arc<Self>, mut unit: Unit, setback: Setback, lane: Option<&Lane>) -> Option<Unit> {
         unit.may_be_done |= setback == Setback::Unanswered && !only_looks(&unit);
         let is_over = unit.began().elapsed() >= self.options.patience;
         let may_repeat = !unit.may_be_done || unit.can_repeat();
         if is_over || !may_repeat || lane.is_some_and(|lane| !lane.budget.lock().spend()) {
             self.give_up(unit, Refusal::NoLeader);
-            return;
+            return None;
         }
-        count(&self.facts.retries, 1);
-        let wait = full_jitter(unit.attempts, self.chance.lock().random());
         unit.attempts = unit.attempts.saturating_add(1);
-        let lanes = Arc::clone(self);
-        tokio::spawn(async move {
-            tokio::time::sleep(wait).await;
-            lanes.put(vec![unit]);
-        });
+        Some(unit)
     }
 
     fn give_up(self: &Arc<Self>, unit: Unit, refusal: Refusal) {
