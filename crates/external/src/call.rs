@@ -1,6 +1,7 @@
 //! What the function in Redis is asked for some units of a group, and what it answers: see the head of `library.lua`.
 
 use std::collections::HashMap;
+use std::io::Write as _;
 use std::sync::Arc;
 
 use quipu_counting::identity::{group_fingerprint, request_fingerprint};
@@ -11,10 +12,11 @@ use quipu_counting::{
 use redis::{Cmd, Value};
 
 use crate::groups;
+use crate::runs::{Run, addition, arrange};
 use crate::units::{Claim, Unit, guarded_until};
 
 /// The function and its library. A library that does other things has another name.
-pub(crate) const FUNCTION: &str = "quipu_3";
+pub(crate) const FUNCTION: &str = "quipu_4";
 /// Its source, with that of what carries out decisions of nodes.
 pub(crate) const LIBRARY: &str = concat!(include_str!("library.lua"), include_str!("wholes.lua"));
 
@@ -35,20 +37,26 @@ pub(crate) enum Answered {
     Lost(String),
 }
 
-/// The command for some units of one group.
-pub(crate) fn command(terms: &Terms<'_>, units: &[Unit]) -> Cmd {
+/// The command for some units of one group, which are brought into the order in which they are answered.
+pub(crate) fn command(terms: &Terms<'_>, units: &mut Vec<Unit>) -> Cmd {
+    let runs = arrange(units, terms.policies);
+    let in_full = &units[..runs.first().map_or(units.len(), |run| run.units.start)];
     let mut asking = Asking { terms, cells: HashMap::new(), ids: HashMap::new(), keys: Keys::default() };
-    for unit in units {
+    for unit in in_full {
         unit.range().for_each(|index| match unit.claim {
             Some(_) => asking.note_id(unit.batch(), index),
             None => asking.note_keys(unit.batch(), index),
         });
     }
-    let mut arguments = asking.head();
-    for of_batch in units.chunk_by(Unit::is_of_same_batch) {
+    let cells_in_full = asking.keys.cells.len();
+    for unit in &units[in_full.len()..] {
+        unit.range().for_each(|index| asking.note_keys(unit.batch(), index));
+    }
+    let mut arguments = asking.head(cells_in_full);
+    for of_batch in in_full.chunk_by(Unit::is_of_same_batch) {
         if of_batch.len() > 1 {
-            put(&mut arguments, 'b');
-            put(&mut arguments, of_batch.len());
+            arguments.put('b');
+            arguments.put(of_batch.len());
         }
         for unit in of_batch {
             match unit.claim {
@@ -57,13 +65,15 @@ pub(crate) fn command(terms: &Terms<'_>, units: &[Unit]) -> Cmd {
             }
         }
     }
+    runs.iter().for_each(|run| asking.put_run(&mut arguments, run, &units[run.units.clone()]));
     let Keys { cells, ids } = asking.keys;
-    let mut command = Cmd::new();
-    command.arg("FCALL").arg(function("", units)).arg(2 + cells.len() + ids.len());
+    let names = cells.iter().map(|(name, _)| name).chain(&ids);
+    let bytes = names.clone().map(|name| name.len() + 8).sum::<usize>() + arguments.bytes.len() * 2;
+    let mut command = Cmd::with_capacity(cells.len() + ids.len() + arguments.ends.len() + 5, bytes + 64);
+    command.arg("FCALL").arg(function("", &units[..])).arg(2 + cells.len() + ids.len());
     command.arg(groups::marker(terms.group)).arg(groups::stream(terms.group));
-    cells.iter().for_each(|(name, _)| _ = command.arg(&name[..]));
-    ids.iter().for_each(|name| _ = command.arg(&name[..]));
-    arguments.iter().for_each(|argument| _ = command.arg(&argument[..]));
+    names.for_each(|name| _ = command.arg(&name[..]));
+    arguments.iter().for_each(|argument| _ = command.arg(argument));
     command
 }
 
@@ -82,22 +92,42 @@ struct Keys {
 struct Asking<'a> {
     terms: &'a Terms<'a>,
     /// Where each key of the call stands among the cells, and each id among the ids.
-    cells: HashMap<Vec<u8>, usize>,
+    cells: HashMap<&'a [u8], usize>,
     ids: HashMap<Vec<u8>, usize>,
     keys: Keys,
 }
 
-type Arguments = Vec<Vec<u8>>;
-
-fn put(arguments: &mut Arguments, argument: impl ToString) {
-    arguments.push(argument.to_string().into_bytes());
+/// What is said behind the keys of a call, one behind the other.
+#[derive(Default)]
+struct Arguments {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
 }
 
-impl Asking<'_> {
-    fn note_keys(&mut self, batch: &Batch, index: usize) {
+impl Arguments {
+    fn put(&mut self, argument: impl std::fmt::Display) {
+        // Memory does not fail.
+        let _ = write!(self.bytes, "{argument}");
+        self.ends.push(self.bytes.len());
+    }
+
+    fn append(&mut self, other: &Arguments) {
+        let begin = self.bytes.len();
+        self.bytes.extend_from_slice(&other.bytes);
+        self.ends.extend(other.ends.iter().map(|end| begin + end));
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        let begins = std::iter::once(0).chain(self.ends.iter().copied());
+        begins.zip(&self.ends).map(|(begin, end)| &self.bytes[begin..*end])
+    }
+}
+
+impl<'a> Asking<'a> {
+    fn note_keys(&mut self, batch: &'a Batch, index: usize) {
         let key = batch.key(index);
         if !self.cells.contains_key(key) {
-            self.cells.insert(key.to_vec(), self.keys.cells.len());
+            self.cells.insert(key, self.keys.cells.len());
             let limits = self.terms.policies.limits(key);
             self.keys.cells.push((groups::cell(self.terms.group, key), limits));
         }
@@ -118,13 +148,15 @@ impl Asking<'_> {
         Some(groups::id(self.terms.group, batch.key(index), id.index, batch.bytes(id.span)))
     }
 
-    fn head(&self) -> Arguments {
+    /// What comes before the requests. So many of the cells are not only of runs.
+    fn head(&self, cells_in_full: usize) -> Arguments {
         let terms = self.terms;
-        let mut arguments = Arguments::new();
-        put(&mut arguments, terms.epoch);
-        put(&mut arguments, terms.time_ms);
-        put(&mut arguments, terms.id_window_ms);
-        put(&mut arguments, self.keys.cells.len());
+        let mut arguments = Arguments::default();
+        arguments.put(terms.epoch);
+        arguments.put(terms.time_ms);
+        arguments.put(terms.id_window_ms);
+        arguments.put(self.keys.cells.len());
+        arguments.put(cells_in_full);
         let mut known: Vec<Limits> = Vec::new();
         let mut number = |limits: &Limits| {
             if *limits == Limits::NONE {
@@ -137,19 +169,19 @@ impl Asking<'_> {
             place + 1
         };
         let numbers: Vec<usize> = self.keys.cells.iter().map(|(_, limits)| number(limits)).collect();
-        put(&mut arguments, known.len());
+        arguments.put(known.len());
         for limits in &known {
-            put(&mut arguments, limits.floor);
-            put(&mut arguments, limits.ceiling);
-            put(&mut arguments, u8::from(limits.saturate));
+            arguments.put(limits.floor);
+            arguments.put(limits.ceiling);
+            arguments.put(u8::from(limits.saturate));
             match limits.ttl_ms {
-                0 => put(&mut arguments, 'n'),
-                ttl_ms => put(&mut arguments, self.deadline(ttl_ms)),
+                0 => arguments.put('n'),
+                ttl_ms => arguments.put(self.deadline(ttl_ms)),
             }
-            put(&mut arguments, u8::from(limits.disabled));
+            arguments.put(u8::from(limits.disabled));
         }
         if !known.is_empty() {
-            numbers.into_iter().for_each(|number| put(&mut arguments, number));
+            numbers.into_iter().for_each(|number| arguments.put(number));
         }
         arguments
     }
@@ -177,30 +209,48 @@ impl Asking<'_> {
             match group.kind {
                 GroupKind::Guard { .. } => {
                     let guarded = group.end..guarded_until(batch, group);
-                    put(arguments, 'w');
-                    put(arguments, group.end - group.start);
-                    put(arguments, guarded.len());
-                    let length = arguments.len();
-                    arguments.push(Vec::new());
+                    arguments.put('w');
+                    arguments.put(group.end - group.start);
+                    arguments.put(guarded.len());
+                    let inner = groups.iter().take_while(|group| group.start < guarded.end).count();
+                    let mut behind = Arguments::default();
+                    self.put_range(&mut behind, batch, guarded.clone(), &groups[..inner]);
+                    groups = &groups[inner..];
+                    arguments.put(behind.ends.len());
                     for check in group.start..group.end {
                         self.put_request(arguments, batch, check, request_print(batch, check));
                     }
-                    let from = arguments.len();
-                    let inner = groups.iter().take_while(|group| group.start < guarded.end).count();
-                    self.put_range(arguments, batch, guarded.clone(), &groups[..inner]);
-                    groups = &groups[inner..];
-                    arguments[length] = (arguments.len() - from).to_string().into_bytes();
+                    arguments.append(&behind);
                     index = guarded.end;
                 }
                 // Those of a producer are decided by the node, and do not come here.
                 GroupKind::Atomic | GroupKind::Session { .. } => {
-                    put(arguments, 'g');
-                    put(arguments, group.end - group.start);
+                    arguments.put('g');
+                    arguments.put(group.end - group.start);
                     for item in group.start..group.end {
                         self.put_request(arguments, batch, item, print_in(batch, group, item));
                     }
                     index = group.end;
                 }
+            }
+        }
+    }
+
+    /// Additions to counters without limits.
+    fn put_run(&self, arguments: &mut Arguments, run: &Run, units: &[Unit]) {
+        arguments.put(if run.is_of_client { 'Q' } else { 'q' });
+        arguments.put(units.len());
+        let first = &units[0];
+        // No two of a call have the same id, so those of a run follow each other.
+        let first_id = self.id_name(first.batch(), first.range().start).and_then(|name| self.ids.get(&name));
+        arguments.put(first_id.map_or(0, |place| place + 3 + self.keys.cells.len()));
+        for unit in units {
+            let (batch, index) = (unit.batch(), unit.range().start);
+            arguments.put(self.cells.get(batch.key(index)).map_or(0, |place| place + 3));
+            let delta = addition(&batch.requests[index].action).unwrap_or(0);
+            arguments.put(delta);
+            if run.has_ids {
+                arguments.put(format_args!("{} +{delta} ", request_print(batch, index)));
             }
         }
     }
@@ -213,11 +263,11 @@ impl Asking<'_> {
                 Claim::Take { edition } => ('k', edition),
                 Claim::Open { edition } => ('o', edition),
             };
-            put(arguments, op);
-            put(arguments, 0);
-            put(arguments, id.map_or(0, |place| place + 3 + self.keys.cells.len()));
-            put(arguments, request_print(unit.batch(), index));
-            put(arguments, edition);
+            arguments.put(op);
+            arguments.put(0);
+            arguments.put(id.map_or(0, |place| place + 3 + self.keys.cells.len()));
+            arguments.put(request_print(unit.batch(), index));
+            arguments.put(edition);
         }
     }
 
@@ -231,52 +281,49 @@ impl Asking<'_> {
             _ => &batch.requests[index].action,
         };
         let is_plain = matches!(action, Action::Add(add) if *add == quipu_counting::Add::plain(add.delta));
-        put(
-            arguments,
-            match action {
-                Action::Check(_) => 'c',
-                Action::Add(_) if is_plain => 'a',
-                Action::Add(_) => 'A',
-                Action::Set(_) | Action::Overwrite(_) => 's',
-                Action::Reset(_) => 'z',
-                Action::Delete(_) => 'd',
-                Action::Expire(_) => 'e',
-                // Others are for whole counters.
-                _ => 'r',
-            },
-        );
-        put(arguments, cell);
+        arguments.put(match action {
+            Action::Check(_) => 'c',
+            Action::Add(_) if is_plain => 'a',
+            Action::Add(_) => 'A',
+            Action::Set(_) | Action::Overwrite(_) => 's',
+            Action::Reset(_) => 'z',
+            Action::Delete(_) => 'd',
+            Action::Expire(_) => 'e',
+            // Others are for whole counters.
+            _ => 'r',
+        });
+        arguments.put(cell);
         match id {
             Some(place) => {
-                put(arguments, place + 3 + self.keys.cells.len());
-                put(arguments, print);
+                arguments.put(place + 3 + self.keys.cells.len());
+                arguments.put(print);
             }
-            None => put(arguments, 0),
+            None => arguments.put(0),
         }
         match action {
             Action::Check(condition) | Action::Reset(condition) | Action::Delete(condition) => {
                 put_condition(arguments, *condition);
             }
             Action::Add(add) => {
-                put(arguments, add.delta);
+                arguments.put(add.delta);
                 if !is_plain {
-                    put(arguments, add.min);
-                    put(arguments, add.max);
-                    put(arguments, u8::from(add.saturate));
+                    arguments.put(add.min);
+                    arguments.put(add.max);
+                    arguments.put(u8::from(add.saturate));
                     self.put_expiry(arguments, add.expiry);
                     put_condition(arguments, add.condition);
                 }
             }
             Action::Set(Set { value, expiry, condition })
             | Action::Overwrite(Set { value, expiry, condition }) => {
-                put(arguments, value);
+                arguments.put(value);
                 self.put_expiry(arguments, *expiry);
                 put_condition(arguments, *condition);
             }
             Action::Expire(expire) => {
                 self.put_expiry(arguments, expire.expiry);
                 let when = ExpireWhen::ALL.iter().position(|when| *when == expire.when);
-                put(arguments, when.unwrap_or(0));
+                arguments.put(when.unwrap_or(0));
             }
             _ => {}
         }
@@ -291,24 +338,24 @@ impl Asking<'_> {
             Expiry::InIfNone(ms) => ('i', Some(self.deadline(ms))),
             Expiry::AtIfNone(ms) => ('i', Some(ms.min(NEVER - 1))),
         };
-        put(arguments, kind);
-        time.into_iter().for_each(|time| put(arguments, time));
+        arguments.put(kind);
+        time.into_iter().for_each(|time| arguments.put(time));
     }
 }
 
 fn put_condition(arguments: &mut Arguments, condition: Condition) {
     match condition {
-        Condition::Always => put(arguments, 'y'),
-        Condition::Exists => put(arguments, 'x'),
-        Condition::Absent => put(arguments, 'n'),
+        Condition::Always => arguments.put('y'),
+        Condition::Exists => arguments.put('x'),
+        Condition::Absent => arguments.put('n'),
         Condition::Version(version) => {
-            put(arguments, 'v');
-            put(arguments, version);
+            arguments.put('v');
+            arguments.put(version);
         }
         Condition::Tag { birth, version } => {
-            put(arguments, 't');
-            put(arguments, birth);
-            put(arguments, version);
+            arguments.put('t');
+            arguments.put(birth);
+            arguments.put(version);
         }
     }
 }
@@ -328,6 +375,8 @@ pub(crate) fn print_in(batch: &Batch, group: &Group, index: usize) -> u64 {
 /// What is said about one request.
 enum Line {
     Decided(Reply),
+    /// Something was added in a run.
+    Added(Cell),
     Known(Remembered),
     OfKnownGroup,
     Unguarded,
@@ -384,6 +433,12 @@ fn unit_replies(unit: &Unit, lines: Vec<Line>) -> Option<Vec<Reply>> {
         (Line::OfKnownGroup, None) | (Line::ForWhole, _) => None,
         (Line::Unguarded, _) => Some(Reply { refusal: Some(Refusal::GroupAborted), ..Reply::state(None) }),
         (Line::Decided(reply), _) => Some(reply.clone()),
+        (Line::Added(cell), _) => {
+            let outcome = added(cell, addition(&batch.requests[index].action)?);
+            let Outcome { existed, exists, previous, .. } = outcome;
+            let applied = cell.value.saturating_sub(previous);
+            Some(Reply { existed, exists, previous, applied, cell: *cell, ..Reply::state(None) })
+        }
     };
     lines.iter().zip(range.clone()).map(reply).collect()
 }
@@ -393,6 +448,19 @@ fn text(value: &Value) -> Option<&str> {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
         Value::SimpleString(text) => Some(text),
         _ => None,
+    }
+}
+
+/// What became of an addition without any limits that left a counter like this.
+fn added(cell: &Cell, delta: i64) -> Outcome {
+    Outcome {
+        refusal: None,
+        existed: cell.version != 1,
+        exists: true,
+        value: cell.value,
+        previous: cell.value.saturating_sub(delta),
+        version: cell.version,
+        birth: cell.birth,
     }
 }
 
@@ -410,9 +478,9 @@ fn line_of(line: &str) -> Option<Line> {
         }
         b'=' => Line::Known(stored_id(rest)?),
         b'?' => Line::OfKnownGroup,
-        b'-' => Line::Unguarded,
+        b'-' if rest.is_empty() => Line::Unguarded,
         b'#' => Line::ForWhole,
-        _ => return None,
+        _ => Line::Added(stored_cell(line)?),
     })
 }
 
@@ -443,7 +511,13 @@ fn cell_of<'a>(fields: &mut impl Iterator<Item = &'a str>) -> Option<Cell> {
 /// What is remembered under a request id, as it lies in Redis.
 pub(crate) fn stored_id(text: &str) -> Option<Remembered> {
     let mut fields = text.split(' ');
-    let (fingerprint, at_ms) = (number(fields.next())?, number(fields.next())?);
+    let (fingerprint, second) = (number(fields.next())?, fields.next()?);
+    if let Some(delta) = second.strip_prefix('+') {
+        let cell = cell_of(&mut fields)?;
+        let outcome = added(&cell, delta.parse().ok()?);
+        return Some(Remembered { identity: 0, fingerprint, at_ms: cell.updated_at_ms, outcome });
+    }
+    let at_ms = second.parse().ok()?;
     let outcome = Outcome {
         refusal: refusal_of(fields.next()?)?,
         existed: fields.next()? == "1",

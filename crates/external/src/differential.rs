@@ -12,6 +12,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use redis::Value;
 
+use crate::archive;
 use crate::call::{self, Answered, LIBRARY, Terms};
 use crate::groups;
 use crate::support::Server;
@@ -312,21 +313,50 @@ fn unit_split(batch: &Batch) -> Vec<Unit> {
     split(copy, 0, Box::new(|_, _| {}))
 }
 
+/// What clients ask at the same time, and what each was answered, in the order in which that was done.
 fn ask(
     connection: &mut redis::Connection,
     group: u16,
-    batch: &Batch,
+    batches: &[Batch],
     policies: &Policies,
     now_ms: u64,
-) -> Vec<Reply> {
-    let units = unit_split(batch);
+) -> Vec<(usize, Vec<Reply>)> {
+    let clients: Vec<Vec<Unit>> = batches.iter().map(unit_split).collect();
+    let asked: Vec<*const Batch> = clients.iter().map(|units| std::ptr::from_ref(units[0].batch())).collect();
+    let mut units: Vec<Unit> = clients.into_iter().flatten().collect();
     let terms = Terms { group, epoch: EPOCH, time_ms: now_ms, id_window_ms: WINDOW_MS, policies };
-    let answer: Value = call::command(&terms, &units).query(connection).unwrap();
-    match call::answered(&answer, &units) {
-        Some(Answered::Replies(replies)) => replies.into_iter().flatten().flatten().collect(),
+    let answer: Value = call::command(&terms, &mut units).query(connection).unwrap();
+    let replies = match call::answered(&answer, &units) {
+        Some(Answered::Replies(replies)) => replies,
         Some(Answered::Lost(found)) => panic!("lost, found {found:?}"),
         None => panic!("not understood: {answer:?}"),
+    };
+    let mut told: Vec<(usize, Vec<Reply>)> = Vec::new();
+    for (unit, replies) in units.iter().zip(replies) {
+        let client = asked.iter().position(|batch| std::ptr::eq(*batch, unit.batch())).unwrap();
+        if told.last().is_none_or(|(last, _)| *last != client) {
+            told.push((client, Vec::new()));
+        }
+        told.last_mut().unwrap().1.extend(replies.into_iter().flatten());
     }
+    told
+}
+
+/// Additions as most clients ask for them.
+fn additions(chance: &mut SmallRng, tag: &str) -> Batch {
+    let mut batch = Batch::default();
+    for _ in 0..[1, 1, 1, 3][chance.random_range(0..4)] {
+        let key = format!("{}{{{tag}}}", ["free", "other", "third"][chance.random_range(0..3)]);
+        let add = Action::Add(Add::plain(if chance.random() { 3 } else { number(chance) }));
+        match chance.random_range(0..3) {
+            0 => _ = batch.push(key.as_bytes(), add),
+            _ => {
+                let id = format!("id {}", chance.random_range(0..60));
+                _ = batch.push_with_id(key.as_bytes(), add, id.as_bytes(), 0);
+            }
+        }
+    }
+    batch
 }
 
 pub(crate) fn open(server: &Server, group: u16) -> redis::Connection {
@@ -351,22 +381,31 @@ fn the_function_decides_as_counting_does() {
         let mut model = Model { now_ms: BEGIN_MS, ..Model::default() };
         for step in 0..1_500 {
             model.now_ms += chance.random_range(0..20);
-            let batch = batch(&mut chance, &model, &tag);
+            let batches: Vec<Batch> = (0..chance.random_range(1..6))
+                .map(|_| match chance.random_range(0..3) {
+                    0 => batch(&mut chance, &model, &tag),
+                    _ => additions(&mut chance, &tag),
+                })
+                .collect();
             let now_ms = model.now_ms;
-            let expected = model.run(&batch, &policies);
-            let told = ask(&mut connection, group, &batch, &policies, now_ms);
-            assert_eq!(told.len(), expected.len());
-            for (index, (told, expected)) in told.iter().zip(&expected).enumerate() {
-                let key = String::from_utf8_lossy(batch.key(index));
-                assert_eq!(
-                    told,
-                    expected,
-                    "seed {seed} step {step} request {index}: {key} {:?} at {now_ms}, limits {:?}, groups {:?}",
-                    batch.requests[index],
-                    policies.limits(batch.key(index)),
-                    batch.groups
-                );
-                seen.insert(format!("{:?} duplicate {}", told.refusal, told.duplicate));
+            let told = ask(&mut connection, group, &batches, &policies, now_ms);
+            assert_eq!(told.len(), batches.len());
+            for (client, told) in told {
+                let batch = &batches[client];
+                let expected = model.run(batch, &policies);
+                assert_eq!(told.len(), expected.len());
+                for (index, (told, expected)) in told.iter().zip(&expected).enumerate() {
+                    let key = String::from_utf8_lossy(batch.key(index));
+                    assert_eq!(
+                        told,
+                        expected,
+                        "seed {seed} step {step} request {index}: {key} {:?} at {now_ms}, limits {:?}, groups {:?}",
+                        batch.requests[index],
+                        policies.limits(batch.key(index)),
+                        batch.groups
+                    );
+                    seen.insert(format!("{:?} duplicate {}", told.refusal, told.duplicate));
+                }
             }
         }
         let (told, last) = changes(&mut connection, group, &tag);
@@ -391,22 +430,20 @@ type Sums = BTreeMap<(Vec<u8>, u64), i128>;
 
 /// What the stream tells: the sum of the differences of each life, and what each counter was at last.
 fn changes(connection: &mut redis::Connection, group: u16, tag: &str) -> (Sums, BTreeMap<Vec<u8>, Cell>) {
-    type Entry = (String, Vec<(Vec<u8>, String)>);
+    type Entry = (String, Vec<(Vec<u8>, Vec<u8>)>);
     let range = redis::cmd("XRANGE").arg(groups::stream(group)).arg("-").arg("+").to_owned();
     let entries: Vec<Entry> = range.query(connection).unwrap();
     let (mut sums, mut last) = (Sums::new(), BTreeMap::new());
-    for (key, change) in entries.into_iter().flat_map(|(_, changes)| changes) {
-        if !key.ends_with(format!("{{{tag}}}").as_bytes()) {
+    for (field, told) in entries.into_iter().flat_map(|(_, changes)| changes) {
+        let change = archive::Change::of(&field, &told).expect("a change");
+        if !change.key.ends_with(format!("{{{tag}}}").as_bytes()) {
             continue;
         }
-        let (kind_and_difference, cell) = change.split_at(change.match_indices(' ').nth(1).unwrap().0);
-        let (kind, difference) = kind_and_difference.split_once(' ').unwrap();
-        let cell = call::stored_cell(cell.trim_start()).unwrap();
-        if kind == "d" {
-            last.remove(&key);
+        if change.has_ended() {
+            last.remove(&change.key);
         } else {
-            *sums.entry((key.clone(), cell.birth)).or_default() += difference.parse::<i128>().unwrap();
-            last.insert(key, cell);
+            *sums.entry((change.key.clone(), change.cell.birth)).or_default() += change.difference;
+            last.insert(change.key, change.cell);
         }
     }
     (sums, last)
@@ -437,7 +474,8 @@ fn arithmetic_is_exact_at_the_edges() {
             batch.push(key, Action::Add(Add { min: -5, max: 5, saturate: true, ..Add::plain(delta) }));
         }
         let expected = model.run(&batch, &policies);
-        assert_eq!(ask(&mut connection, group, &batch, &policies, BEGIN_MS), expected, "from {value}");
+        let told = ask(&mut connection, group, &[batch], &policies, BEGIN_MS);
+        assert_eq!(told, [(0, expected)], "from {value}");
     }
 }
 
@@ -449,14 +487,14 @@ fn another_epoch_changes_nothing() {
     redis::cmd("HSET").arg(groups::marker(group)).arg("epoch").arg("other").exec(&mut connection).unwrap();
     let mut batch = Batch::default();
     batch.push_with_id(b"likes", Action::Add(Add::plain(1)), b"id", 0);
-    let units = unit_split(&batch);
+    let mut units = unit_split(&batch);
     let policies = Policies::default();
     let terms =
         Terms { group, epoch: EPOCH, time_ms: BEGIN_MS, id_window_ms: WINDOW_MS, policies: &policies };
-    let answer: Value = call::command(&terms, &units).query(&mut connection).unwrap();
+    let answer: Value = call::command(&terms, &mut units).query(&mut connection).unwrap();
     assert!(matches!(call::answered(&answer, &units), Some(Answered::Lost(found)) if found == "other"));
     redis::cmd("DEL").arg(groups::marker(group)).exec(&mut connection).unwrap();
-    let answer: Value = call::command(&terms, &units).query(&mut connection).unwrap();
+    let answer: Value = call::command(&terms, &mut units).query(&mut connection).unwrap();
     assert!(matches!(call::answered(&answer, &units), Some(Answered::Lost(found)) if found.is_empty()));
     let keys: u64 = redis::cmd("DBSIZE").query(&mut connection).unwrap();
     assert_eq!(keys, 0, "neither counted nor remembered");

@@ -567,12 +567,12 @@ fn ask(
     let mut note = |unit: &Unit, told: Vec<Reply>| {
         unit.range().zip(told).for_each(|(place, reply)| replies[place] = Some(reply));
     };
-    let (wholes, plain): (Vec<Unit>, Vec<Unit>) = units.into_iter().partition(|unit| unit.is_for_whole);
+    let (wholes, mut plain): (Vec<Unit>, Vec<Unit>) = units.into_iter().partition(|unit| unit.is_for_whole);
     assert!(wholes.is_empty() || plain.is_empty(), "a client's requests of a group go one way");
     wholes.into_iter().for_each(|unit| node.push(unit));
     if !plain.is_empty() {
         let terms = Terms { group, epoch: EPOCH, time_ms: now_ms, id_window_ms: WINDOW_MS, policies };
-        let answer: Value = call::command(&terms, &plain).query(connection).unwrap();
+        let answer: Value = call::command(&terms, &mut plain).query(connection).unwrap();
         let Some(Answered::Replies(told)) = call::answered(&answer, &plain) else {
             panic!("not understood: {answer:?}")
         };

@@ -96,6 +96,37 @@ pub(crate) fn place_of_cell(name: &[u8]) -> Option<(u16, &[u8])> {
     (rest[..close] == *tag(found).as_bytes()).then_some((found, key))
 }
 
+/// What a key in Redis is.
+pub(crate) enum Name<'a> {
+    Counter(u16, &'a [u8]),
+    Id { group: u16, key: &'a [u8], index: u32, id: &'a [u8] },
+}
+
+impl Name<'_> {
+    pub(crate) fn of(name: &[u8]) -> Option<Name<'_>> {
+        if let Some((group, key)) = place_of_cell(name) {
+            return Some(Name::Counter(group, key));
+        }
+        let group = group_of_name(name);
+        let rest = name.strip_prefix(b"{")?.strip_prefix(tag(group).as_bytes())?.strip_prefix(b"}:i:")?;
+        let (length, rest) = number_before_colon(rest)?;
+        let (key, rest) = rest.split_at_checked(usize::try_from(length).ok()?)?;
+        let (index, id) = number_before_colon(rest.strip_prefix(b":")?)?;
+        Some(Name::Id { group, key, index, id })
+    }
+
+    pub(crate) fn group(&self) -> u16 {
+        match self {
+            Name::Counter(group, _) | Name::Id { group, .. } => *group,
+        }
+    }
+}
+
+fn number_before_colon(text: &[u8]) -> Option<(u32, &[u8])> {
+    let colon = text.iter().position(|byte| *byte == b':')?;
+    Some((std::str::from_utf8(&text[..colon]).ok()?.parse().ok()?, &text[colon + 1..]))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,5 +153,16 @@ mod tests {
         assert_eq!(place_of_cell(&id(7, b"a", 0, b"b")), None);
         assert_ne!(id(7, b"a", 0, b"b:c"), id(7, b"a:0:b", 0, b"c"));
         assert_ne!(id(7, b"a", 1, b"0:b"), id(7, b"a", 10, b"b"));
+    }
+
+    #[test]
+    fn names_say_what_they_are() {
+        let (cell, id) = (cell(7, b"a:b"), id(7, b"a:3:b", 4, b"x:1"));
+        assert!(matches!(Name::of(&cell), Some(Name::Counter(7, b"a:b"))));
+        let found = Name::of(&id);
+        assert!(matches!(found, Some(Name::Id { group: 7, key: b"a:3:b", index: 4, id: b"x:1" })));
+        for other in [stream(7).as_bytes(), b"{other}:i:1:a:0:x", b"{q7}:i:9:a:0:x", b"{q7}:i:a"] {
+            assert!(Name::of(other).is_none());
+        }
     }
 }

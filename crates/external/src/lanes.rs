@@ -293,7 +293,7 @@ impl Lanes {
 
     /// Takes what waits for a master, and has it done. Says no if nothing waited.
     async fn round(self: &Arc<Self>, lane: &Lane) -> bool {
-        let calls = self.take(&lane.address);
+        let mut calls = self.take(&lane.address);
         if calls.is_empty() {
             return false;
         }
@@ -307,7 +307,7 @@ impl Lanes {
             return true;
         }
         let mut pipeline = Pipeline::with_capacity(calls.len() + 2);
-        for call in &calls {
+        for call in &mut calls {
             pipeline.add_command(match call {
                 Call::Plain(group, units) => self.command(*group, units),
                 Call::Whole(call) => call.command(),
@@ -465,7 +465,7 @@ impl Lanes {
         self.time_ms.fetch_max(newest, Ordering::Relaxed).max(newest)
     }
 
-    fn command(&self, group: u16, units: &[Unit]) -> redis::Cmd {
+    fn command(&self, group: u16, units: &mut Vec<Unit>) -> redis::Cmd {
         let time_ms = self.time_of(units);
         let policies = Arc::clone(&self.policies.read());
         let (epoch, id_window_ms) = (self.epoch(), self.options.id_window_ms);

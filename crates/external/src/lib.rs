@@ -40,6 +40,7 @@ mod masters;
 pub mod mirror;
 mod policies;
 mod retry;
+mod runs;
 pub mod source;
 mod stages;
 mod standing;

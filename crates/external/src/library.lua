@@ -1,16 +1,17 @@
-#!lua name=quipu_3
+#!lua name=quipu_4
 -- The rules of counting where the counters lie: many requests of one group of slots, decided as one.
 --
 -- This says what `decide` in crates/counting/src/rules.rs says, and a test compares the two field by field.
 --
 -- KEYS  1 the marker, 2 the stream, then the cells, then the records of request ids
--- ARGV  epoch, time, how long ids are remembered, how many cells,
+-- ARGV  epoch, time, how long ids are remembered, how many cells, how many of them are not for runs alone,
 --       how many limits, and for each: floor, ceiling, saturate, expiry of what is born, disabled;
 --       if there are any, for each cell the number of its limits, 0 for none;
---       then the requests, see `request` and `unit`
+--       then the requests, see `request`, `unit` and `run_of_additions`
 --
 -- Answer: 'lost' and the epoch that is there, and nothing was done; or 'ok' and a text for each request:
 --   '!' refusal existed exists previous value version updated birth expires     it was decided
+--   value version updated birth expires                                        it was added, and this is the counter now
 --   '=' what is remembered under its id                                        it was decided before
 --   '?'                                                                        it belongs to a group that was
 --   '-'                                                                        what guards it did not hold
@@ -125,6 +126,8 @@ end
 
 -- What a call works on. There is one call at a time.
 local keys, arguments, at, now
+-- Cells that only runs of additions touch are texts, as they lie in Redis, until somebody needs to know more: `open`.
+local texts, first_text
 local cells, remembered, limits_of, events, births
 local dirty, dirty_ids, fresh_ids
 -- Which of the cells are of counters with a body: those are left to `wholes.lua`. Whether there are any.
@@ -468,50 +471,78 @@ local function claim(ask, replies)
   replies[#replies + 1] = '!0 0 0 0 0 0 0 0 n'
 end
 
--- Numbers up to this length, and one more than any of them, are exact, and are printed as they are.
-local QUICK = 14
-
--- The most common request by far: something added to a counter without limits and without an end, all numbers small. It is
--- decided as `single` would decide it, without tables in between. Says whether it was.
-local function quick(replies)
-  local index = tonumber(arguments[at + 2])
-  local id, fingerprint, delta = arguments[at + 3], nil, nil
-  local next_at = at + 4
-  if id == '0' then
-    delta = arguments[next_at]
+-- Brings a cell that is a text to its parts. One that has a body is noted.
+local function open(index)
+  local text = texts[index]
+  if not text then
+    return
+  end
+  texts[index] = nil
+  local value, version, updated, birth, expires = text:match('^(%S+) (%S+) (%S+) (%S+) (%S+)$')
+  if value then
+    cells[index] = { value = value, version = version, updated = updated, birth = birth, expires = expires }
   else
-    id, fingerprint, delta = tonumber(id), arguments[next_at], arguments[next_at + 1]
-    next_at = next_at + 1
-    if remembered[id] then return false end
+    wholes[index] = true
   end
-  local cell = cells[index]
-  if not cell or limits_of[index] or cell.expires ~= NEVER or #cell.value > QUICK or #cell.version > QUICK or #delta > QUICK
-    or #cell.updated ~= #now or cell.updated > now then
-    return false
+end
+
+-- Numbers up to this length, and the sum of any two of them, are exact, and are printed as they are.
+local QUICK = 13
+
+-- By far the most common requests: something small is added to counters without limits. They are decided as `single` would decide
+-- them, but with as few texts as possible: a record of an id, and what the stream is told, are one and the same.
+--
+-- 'q' how many, the first of their ids or 0, and for each: cell, delta, and with ids 'fingerprint +delta '. 'Q': they are of one client.
+local function run_of_additions(replies)
+  local match, is_one_client = string.match, arguments[at + 1] == 'Q'
+  local count, id = tonumber(arguments[at + 2]), tonumber(arguments[at + 3])
+  local has_ids, is_waiting, now_length = id > 0, false, #now
+  local reply_at, event_at, id_at = #replies, #events, #dirty_ids
+  at = at + 3
+  for _ = 1, count do
+    local index, delta, told = tonumber(arguments[at + 1]), arguments[at + 2], nil
+    if has_ids then
+      at, told = at + 3, arguments[at + 3]
+    else
+      at, told = at + 2, '+' .. delta .. ' '
+    end
+    local text, value, version, updated, birth = texts[index], nil, nil, nil, nil
+    if is_waiting or has_ids and remembered[id] then
+      -- It is not for here.
+    elseif text then
+      value, version, updated, birth = match(text, '^(%-?%d+) (%d+) (%d+) (%d+) n$')
+    elseif index >= first_text and not cells[index] and not wholes[index] then
+      value, version, updated, birth = '0', '0', now, string.format('%.0f', births + 1)
+    end
+    if value and #value <= QUICK and #version <= QUICK and #updated == now_length and updated <= now then
+      if not text then
+        births = births + 1
+      end
+      text = (value + delta) .. ' ' .. (version + 1) .. ' ' .. now .. ' ' .. birth .. ' n'
+      texts[index], dirty[index] = text, true
+      told = told .. text
+      if has_ids then
+        remembered[id], fresh_ids[id] = told, true
+        id_at = id_at + 1
+        dirty_ids[id_at] = id
+      end
+      events[event_at + 1], events[event_at + 2] = keys[has_ids and id or index], told
+      event_at, reply_at = event_at + 2, reply_at + 1
+      replies[reply_at] = text
+    else
+      open(index)
+      if is_waiting or wholes[index] then
+        is_waiting = is_one_client
+        replies[reply_at + 1] = '#'
+      else
+        single({ op = 'a', cell = index, id = id, fingerprint = match(told, '^%d+'), delta = delta }, replies)
+      end
+      reply_at, event_at, id_at = #replies, #events, #dirty_ids
+    end
+    if has_ids then
+      id = id + 1
+    end
   end
-  at = next_at
-  local previous, birth = cell.value, cell.birth
-  local value = string.format('%d', previous + delta)
-  local version = string.format('%d', cell.version + 1)
-  local text = value .. ' ' .. version .. ' ' .. now .. ' ' .. birth .. ' n'
-  -- What refers to it has been made a text.
-  cell.value, cell.version, cell.updated, cell.text = value, version, now, text
-  dirty[index] = true
-  local key = keys[index]
-  local name = key:sub(#keys[1] + 2)
-  local told = 'a ' .. delta .. ' ' .. text
-  if fingerprint then
-    local length = #name
-    local digits = length < 10 and 1 or length < 100 and 2 or length < 1000 and 3 or 4
-    told = told .. ' ' .. fingerprint .. ' ' .. keys[id]:sub(#key + digits + 3)
-    remembered[id] = fingerprint .. ' ' .. now .. ' 0 1 1 ' .. value .. ' ' .. previous .. ' ' .. version .. ' ' .. birth
-    fresh_ids[id] = true
-    dirty_ids[#dirty_ids + 1] = id
-  end
-  local count = #events
-  events[count + 1], events[count + 2] = name, told
-  replies[#replies + 1] = '!0 1 1 ' .. previous .. ' ' .. text
-  return true
 end
 
 -- All of them or none.
@@ -592,7 +623,7 @@ local function unit(replies)
     end
   elseif op == 'k' or op == 'o' then
     claim(request(), replies)
-  elseif op ~= 'a' or not quick(replies) then
+  else
     single(request(), replies)
   end
 end
@@ -621,10 +652,12 @@ local function pass()
   return count, is_whole
 end
 
--- 'b' how many units: they are of one client, who must not see a later one done without an earlier one.
+local RUNS = { q = true, Q = true }
+
+-- 'b' how many units: they are of one client, who must not see a later one done without an earlier one. Runs of additions come last.
 local function units(replies)
-  local together, is_waiting = 0, false
-  while at < #arguments do
+  local together, is_waiting, length = 0, false, #arguments
+  while at < length and not RUNS[arguments[at + 1]] do
     if arguments[at + 1] == 'b' then
       at = at + 1
       together = tonumber(take())
@@ -647,30 +680,34 @@ local function units(replies)
     together = math.max(together - 1, 0)
     is_waiting = is_waiting and together > 0
   end
+  while at < length do
+    run_of_additions(replies)
+  end
+end
+
+-- When an id was used: what a run has noted says when the counter was changed, which is the same.
+local function used_at(record)
+  local second, changed = record:match('^%S+ (%S+) %S+ %S+ (%S+)')
+  return tonumber(second:byte(1) == 43 and changed or second)
 end
 
 local function read(count, window)
-  cells, remembered, wholes, has_wholes = {}, {}, {}, false
+  texts, cells, remembered, wholes, has_wholes = {}, {}, {}, {}, false
   if #keys < 3 then
     return
   end
   local found = redis.call('MGET', unpack(keys, 3))
-  for place, text in ipairs(found) do
-    local index = place + 2
-    if not text then
-      -- Nothing is there.
-    elseif place <= count then
-      local value, version, updated, birth, expires = text:match('^(%S+) (%S+) (%S+) (%S+) (%S+)$')
-      if value then
-        cells[index] = { value = value, version = version, updated = updated, birth = birth, expires = expires }
-      else
-        wholes[index], has_wholes = true, true
-      end
-    else
-      local remembered_at = tonumber(text:match('^%S+ (%S+)'))
-      if math.max(tonumber(now) - remembered_at, 0) < window then
-        remembered[index] = text
-      end
+  for place = 1, count do
+    texts[place + 2] = found[place] or nil
+  end
+  for index = 3, first_text - 1 do
+    open(index)
+    has_wholes = has_wholes or wholes[index] ~= nil
+  end
+  for place = count + 1, #keys - 2 do
+    local record = found[place]
+    if record and math.max(tonumber(now) - used_at(record), 0) < window then
+      remembered[place + 2] = record
     end
   end
 end
@@ -682,11 +719,14 @@ local function write(window)
   end
   local plain = {}
   for index in pairs(dirty) do
-    local cell, key = cells[index], keys[index]
-    if not cell then
+    local text, cell, key = texts[index], cells[index], keys[index]
+    if text then
+      plain[#plain + 1] = key
+      plain[#plain + 1] = text
+    elseif not cell then
       redis.call('DEL', key)
     else
-      local text = cell.text or cell.value .. ' ' .. cell.version .. ' ' .. cell.updated .. ' ' .. cell.birth .. ' ' .. cell.expires
+      text = cell.value .. ' ' .. cell.version .. ' ' .. cell.updated .. ' ' .. cell.birth .. ' ' .. cell.expires
       local expires = cell.expires ~= NEVER and tonumber(cell.expires) or EXPIRY_MAX
       if expires < EXPIRY_MAX then
         redis.call('SET', key, text, 'PXAT', string.format('%.0f', expires + GRACE_MS))
@@ -717,7 +757,9 @@ local function run(call_keys, call_arguments)
     return { 'lost', marker[1] or '' }
   end
   now = take()
-  local window, count, limits_count = tonumber(take()), tonumber(take()), tonumber(take())
+  local window, count = tonumber(take()), tonumber(take())
+  first_text = tonumber(take()) + 3
+  local limits_count = tonumber(take())
   births = tonumber(marker[2] or '0')
   local births_before = births
   events, dirty, dirty_ids, fresh_ids, limits_of = {}, {}, {}, {}, {}
@@ -740,6 +782,6 @@ local function run(call_keys, call_arguments)
   return replies
 end
 
-redis.register_function('quipu_3', run)
+redis.register_function('quipu_4', run)
 -- For what only looks or deletes: a Redis without memory lets it through.
-redis.register_function { function_name = 'quipu_3_spare', callback = run, flags = { 'allow-oom' } }
+redis.register_function { function_name = 'quipu_4_spare', callback = run, flags = { 'allow-oom' } }

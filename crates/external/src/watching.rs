@@ -13,7 +13,7 @@ use quipu_counting::{Changes, Interest};
 use redis::{Pipeline, RedisResult, Value};
 use tokio::task::AbortHandle;
 
-use crate::archive::wall_ms;
+use crate::archive::{key_of, wall_ms};
 use crate::external::External;
 use crate::groups::{self, GROUPS};
 use crate::masters::{Links, Map};
@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 const ENTRIES_MAX: usize = 200;
 /// The most counters that are noted for who asks rarely, and the most whose ends are known.
 const NOTED_MAX: usize = 65_536;
-/// Where the expiry stands in what a stream tells of a change.
+/// Where the expiry stands in what a stream tells of a change, if that may have one.
 const EXPIRY_FIELD: usize = 6;
 
 /// Who watches, and what was noted for them.
@@ -57,12 +57,10 @@ impl State {
         self.keys = HashSet::new();
     }
 
-    /// Some changes of counters, by their keys.
+    /// Some changes of counters, as entries of streams have them.
     fn hear<'a>(&mut self, told: impl Iterator<Item = (&'a [u8], &'a [u8])>) {
-        for (key, text) in told {
-            if !self.interest.covers(key) {
-                continue;
-            }
+        for (field, text) in told {
+            let Some(key) = key_of(field, text).filter(|key| self.interest.covers(key)) else { continue };
             self.note(key);
             let field = text.split(|byte| *byte == b' ').nth(EXPIRY_FIELD);
             let expires = field.and_then(|field| std::str::from_utf8(field).ok()?.parse::<u64>().ok());

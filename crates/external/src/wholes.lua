@@ -144,5 +144,5 @@ local function run_wholes(call_keys, call_arguments)
   return answers
 end
 
-redis.register_function('quipu_3_wholes', run_wholes)
-redis.register_function { function_name = 'quipu_3_wholes_spare', callback = run_wholes, flags = { 'allow-oom' } }
+redis.register_function('quipu_4_wholes', run_wholes)
+redis.register_function { function_name = 'quipu_4_wholes_spare', callback = run_wholes, flags = { 'allow-oom' } }

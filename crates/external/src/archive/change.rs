@@ -1,8 +1,16 @@
-//! A change, as the streams tell it: see `tell` in `library.lua`.
+//! A change, as the streams tell it: see `tell` and `run_of_additions` in `library.lua`.
+//!
+//! ```text
+//! field                value
+//! key                  kind difference value version updated birth expires [fingerprint index:id]
+//! name of a cell       +difference value version updated birth n                     by a run of additions
+//! name of an id        fingerprint +difference value version updated birth n         the same, under that id
+//! ```
 
 use quipu_counting::Cell;
 
 use crate::call::stored_cell;
+use crate::groups::{Name, place_of_cell};
 use crate::wholes::EventKind;
 
 /// What became of one counter.
@@ -25,6 +33,18 @@ pub(crate) struct Asked {
     pub(crate) id: Vec<u8>,
 }
 
+/// The counter that a field of an entry is about.
+pub(crate) fn key_of<'a>(field: &'a [u8], told: &[u8]) -> Option<&'a [u8]> {
+    match told.first()? {
+        b'+' => place_of_cell(field).map(|(_, key)| key),
+        b'0'..=b'9' => match Name::of(field)? {
+            Name::Id { key, .. } => Some(key),
+            Name::Counter(..) => None,
+        },
+        _ => Some(field),
+    }
+}
+
 impl Change {
     /// Whether the counter is gone.
     pub(crate) fn has_ended(&self) -> bool {
@@ -32,7 +52,28 @@ impl Change {
     }
 
     /// From a field of an entry and its value.
-    pub(crate) fn of(key: &[u8], told: &[u8]) -> Option<Change> {
+    pub(crate) fn of(field: &[u8], told: &[u8]) -> Option<Change> {
+        match told.first()? {
+            b'+' => Change::added(place_of_cell(field)?.1, told, None),
+            b'0'..=b'9' => {
+                let Name::Id { key, index, id, .. } = Name::of(field)? else { return None };
+                let space = told.iter().position(|byte| *byte == b' ')?;
+                let fingerprint = std::str::from_utf8(&told[..space]).ok()?.parse().ok()?;
+                Change::added(key, &told[space + 1..], Some(Asked { fingerprint, index, id: id.to_vec() }))
+            }
+            _ => Change::in_full(field, told),
+        }
+    }
+
+    /// What runs of additions tell: how much was added, and the counter after.
+    fn added(key: &[u8], told: &[u8], request: Option<Asked>) -> Option<Change> {
+        let told = std::str::from_utf8(told).ok()?;
+        let (delta, cell) = told.strip_prefix('+')?.split_once(' ')?;
+        let (difference, cell) = (delta.parse().ok()?, stored_cell(cell)?);
+        Some(Change { key: key.to_vec(), difference, cell, kind: EventKind::Plain, request })
+    }
+
+    fn in_full(key: &[u8], told: &[u8]) -> Option<Change> {
         // Eight words, then the id, which may hold anything.
         let mut words = told.splitn(9, |byte| *byte == b' ');
         let mut word = || words.next().and_then(|word| std::str::from_utf8(word).ok());
@@ -57,6 +98,7 @@ mod tests {
     use quipu_counting::NEVER;
 
     use super::*;
+    use crate::groups;
 
     #[test]
     fn changes_are_read_as_they_are_told() {
@@ -68,10 +110,22 @@ mod tests {
         let asked = Asked { fingerprint: 77, index: 2, id: b"an id: \xff".to_vec() };
         let under =
             Change::of(b"likes", b"s -18446744073709551615 7 3 1000 9 n 77 2:an id: \xff").expect("a change");
-        assert_eq!((under.difference, under.request), (-18_446_744_073_709_551_615, Some(asked)));
+        assert_eq!((under.difference, under.request), (-18_446_744_073_709_551_615, Some(asked.clone())));
         for (told, kind) in [("d -7 0 0 1000 9 n", EventKind::End), ("b 1 2 3 1000 9 n", EventKind::Body)] {
             assert_eq!(Change::of(b"likes", told.as_bytes()).expect("a change").kind, kind);
         }
+        let (name, by_id) = (groups::cell(7, b"likes"), groups::id(7, b"likes", 2, b"an id: \xff"));
+        assert_eq!(Change::of(&name, b"+5 7 3 1000 9 n"), Some(plain));
+        let of_run = Change::of(&by_id, b"77 +5 7 3 1000 9 n").expect("a change");
+        assert_eq!(
+            (of_run.key, of_run.difference, of_run.request),
+            (b"likes".to_vec(), 5, Some(asked.clone()))
+        );
+        assert_eq!(key_of(&by_id, b"77 +5 7 3 1000 9 n"), Some(&b"likes"[..]));
+        assert_eq!(key_of(&name, b"+5 7 3 1000 9 n"), Some(&b"likes"[..]));
+        assert_eq!(key_of(&name, b"a 5 7 3 1000 9 n"), Some(&name[..]), "a counter may be called so");
+        assert_eq!(Change::of(b"likes", b"+5 7 3 1000 9 n"), None);
+        assert_eq!(Change::of(&name, b"77 +5 7 3 1000 9 n"), None);
         for broken in [
             &b""[..],
             b"a",

@@ -42,6 +42,9 @@ use std::error::Error as _;
 use tokio_postgres::error::SqlState;
 
 pub(crate) use bond::Claimed;
+#[cfg(test)]
+pub(crate) use change::Change;
+pub(crate) use change::key_of;
 pub(crate) use flusher::wall_ms;
 pub use flusher::{Flusher, FlusherOptions, FlusherTasks};
 pub(crate) use migrations::apply as apply_migrations;

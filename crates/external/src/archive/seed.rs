@@ -20,7 +20,7 @@ use super::streams::{self, Place, Position};
 use super::watermark::Watermark;
 use super::{ArchiveError, producers};
 use crate::call::{stored_id, stored_parts};
-use crate::groups::{self, place_of_cell};
+use crate::groups::{self, Name};
 use crate::stripes::{group_of_stripe, stripe_in};
 use crate::wholes::EventKind;
 
@@ -221,38 +221,6 @@ fn seen(key: Vec<u8>, cell: Cell, kind: EventKind) -> Change {
     Change { key, difference: 0, cell, kind, request: None }
 }
 
-/// What a key in Redis is.
-enum Name<'a> {
-    Counter(u16, &'a [u8]),
-    Id { group: u16, key: &'a [u8], index: u32, id: &'a [u8] },
-}
-
-impl Name<'_> {
-    fn of(name: &[u8]) -> Option<Name<'_>> {
-        if let Some((group, key)) = place_of_cell(name) {
-            return Some(Name::Counter(group, key));
-        }
-        let group = groups::group_of_name(name);
-        let rest =
-            name.strip_prefix(b"{")?.strip_prefix(groups::tag(group).as_bytes())?.strip_prefix(b"}:i:")?;
-        let (length, rest) = number_before_colon(rest)?;
-        let (key, rest) = rest.split_at_checked(usize::try_from(length).ok()?)?;
-        let (index, id) = number_before_colon(rest.strip_prefix(b":")?)?;
-        Some(Name::Id { group, key, index, id })
-    }
-
-    fn group(&self) -> u16 {
-        match self {
-            Name::Counter(group, _) | Name::Id { group, .. } => *group,
-        }
-    }
-}
-
-fn number_before_colon(text: &[u8]) -> Option<(u32, &[u8])> {
-    let colon = text.iter().position(|byte| *byte == b':')?;
-    Some((std::str::from_utf8(&text[..colon]).ok()?.parse().ok()?, &text[colon + 1..]))
-}
-
 impl Found {
     fn take(&mut self, name: &Name<'_>, stored: Vec<u8>) {
         match *name {
@@ -295,17 +263,6 @@ fn decided(key: &[u8], known: &Remembered, asked: impl Fn(u64) -> Asked) -> Opti
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_say_what_they_are() {
-        let (cell, id) = (groups::cell(7, b"a:b"), groups::id(7, b"a:3:b", 4, b"x:1"));
-        assert!(matches!(Name::of(&cell), Some(Name::Counter(7, b"a:b"))));
-        let found = Name::of(&id);
-        assert!(matches!(found, Some(Name::Id { group: 7, key: b"a:3:b", index: 4, id: b"x:1" })));
-        for other in [groups::stream(7).as_bytes(), b"{other}:i:1:a:0:x", b"{q7}:i:9:a:0:x", b"{q7}:i:a"] {
-            assert!(Name::of(other).is_none());
-        }
-    }
 
     #[test]
     fn outcomes_come_back_as_the_changes_that_they_were() {
