@@ -179,7 +179,7 @@ impl External {
         options: Options,
     ) -> Result<Arc<External>, OpenError> {
         let links = Arc::new(Links::new(url, options.timeout)?);
-        let map = links.map(&[]).await?;
+        let map = links.map().await?;
         for address in map.masters() {
             links.load(&address).await?;
         }

@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
-use quipu_counting::{Policies, Refusal, Reply, Unavailable};
+use quipu_counting::kinds::{Asked, Ruled, decide_whole};
+use quipu_counting::{Action, Policies, Refusal, Reply, Unavailable};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use redis::{Pipeline, RedisError, Value};
@@ -656,11 +657,14 @@ impl Lanes {
             let now_ms = unit.time_ms();
             let stale_ms = |seen: &Seen| now_ms.saturating_sub(seen.as_of_ms).max(1);
             let answer = match seen {
-                Some(seen)
-                    if seen.iter().all(|seen| !seen.has_body && unit.allows_staleness(stale_ms(seen))) =>
-                {
+                Some(seen) if seen.iter().all(|seen| unit.allows_staleness(stale_ms(seen))) => {
                     count(&lanes.facts.stale_reads, seen.len());
-                    Answer::Older(seen.iter().map(|seen| (state_of(seen, now_ms), stale_ms(seen))).collect())
+                    let policies = Arc::clone(&lanes.policies.read());
+                    let reply = |(index, seen): (usize, Seen)| {
+                        let stale_ms = stale_ms(&seen);
+                        (state_of(unit.batch().key(index), seen, &policies, now_ms), stale_ms)
+                    };
+                    Answer::Older(unit.range().zip(seen).map(reply).collect())
                 }
                 _ if may_wait => {
                     unit.is_for_master = true;
@@ -689,7 +693,7 @@ impl Lanes {
             *mapped = Some(now);
         }
         let known = self.map();
-        let map = match self.links.map(&known.masters()).await {
+        let map = match self.links.map_again(&known, &self.epoch()).await {
             Ok(map) => Arc::new(map),
             Err(error) => {
                 tracing::debug!(%error, "nobody says where the slots are");
@@ -714,8 +718,10 @@ impl Lanes {
     }
 }
 
-fn state_of(seen: &Seen, now_ms: u64) -> Reply {
-    Reply::state(seen.cell.filter(|cell| cell.is_live(now_ms)))
+/// What is said of a counter as the tables have it.
+fn state_of(key: &[u8], mut seen: Seen, policies: &Policies, now_ms: u64) -> Reply {
+    let ruled = Ruled { limits: policies.limits(key), policy: policies.policy_for(key) };
+    decide_whole(&mut seen.whole, Asked { action: &Action::Read, payload: &[] }, ruled, now_ms, 0).reply
 }
 
 fn only_looks(unit: &Unit) -> bool {

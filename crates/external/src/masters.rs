@@ -12,7 +12,8 @@ use redis::{AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, 
 use redis::{ErrorKind, IntoConnectionInfo, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 
 use crate::call::{FUNCTION, LIBRARY};
-use crate::groups::{self, GROUPS};
+use crate::epoch;
+use crate::groups::{self, GROUPS, POLICIES};
 
 /// Which master holds which slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +39,7 @@ impl Map {
 
     /// The master that has the policies.
     pub(crate) fn of_policies(&self) -> Option<&str> {
-        self.of_slot(quipu_counting::slot::slot(groups::POLICIES.as_bytes()))
+        self.of_slot(quipu_counting::slot::slot(POLICIES.as_bytes()))
     }
 
     /// All masters, always in the same order.
@@ -150,23 +151,82 @@ impl Links {
         asked
     }
 
-    /// Asks who is known, one after the other, where the slots are.
-    pub(crate) async fn map(&self, known: &[String]) -> RedisResult<Map> {
-        let named = self.seeds.iter().map(|seed| seed.addr().to_string());
-        let mut failed = None;
-        for address in known.iter().cloned().chain(named) {
-            match self.ask(&address, redis::cmd("CLUSTER").arg("SLOTS")).await {
-                Ok(slots) => match map_of(&slots, &address) {
-                    Some(map) if !map.ranges.is_empty() => return Ok(map),
-                    _ => failed = Some((ErrorKind::Client, "nobody has any slots").into()),
+    /// Asks those that are named where the slots are.
+    pub(crate) async fn map(&self) -> RedisResult<Map> {
+        let (mut failed, mut alone): (Option<RedisError>, Option<String>) = (None, None);
+        for address in self.named() {
+            match self.look_from(&address).await {
+                Ok(Seen::Cluster(map)) => return Ok(map),
+                Ok(Seen::Master) => match alone.replace(address.clone()) {
+                    None => {}
+                    Some(other) => {
+                        let why = format!(
+                            "{other} and {address} are servers of their own; name one of them, or those of a cluster"
+                        );
+                        return Err((ErrorKind::InvalidClientConfig, "several servers", why).into());
+                    }
                 },
-                Err(error) if error.to_string().contains("cluster support disabled") => {
-                    return Ok(Map::single(address));
+                Ok(Seen::Replica) => {
+                    failed = failed.or_else(|| {
+                        Some((ErrorKind::Io, "is a replica, and its master cannot be asked", address).into())
+                    });
                 }
                 Err(error) => failed = Some(error),
             }
         }
-        Err(failed.unwrap_or_else(|| (ErrorKind::InvalidClientConfig, "no server is named").into()))
+        match alone {
+            Some(address) => Ok(Map::single(address)),
+            None => {
+                Err(failed.unwrap_or_else(|| (ErrorKind::InvalidClientConfig, "no server is named").into()))
+            }
+        }
+    }
+
+    /// The same while counters of an epoch are being counted: whoever is known is asked first, and a server without a cluster is another's place only if it
+    /// is a master that has those counters.
+    pub(crate) async fn map_again(&self, known: &Map, epoch: &str) -> RedisResult<Map> {
+        let mut failed: Option<RedisError> = None;
+        let masters = known.masters();
+        for address in masters.iter().cloned().chain(self.named()) {
+            match self.look_from(&address).await {
+                Ok(Seen::Cluster(map)) => return Ok(map),
+                Ok(Seen::Master)
+                    if masters.contains(&address)
+                        || self.has_epoch(&address, epoch).await.unwrap_or(false) =>
+                {
+                    return Ok(Map::single(address));
+                }
+                Ok(Seen::Master | Seen::Replica) => {}
+                Err(error) => failed = Some(error),
+            }
+        }
+        Err(failed
+            .unwrap_or_else(|| (ErrorKind::Io, "nobody named is a master that has the counters").into()))
+    }
+
+    fn named(&self) -> impl Iterator<Item = String> {
+        self.seeds.iter().map(|seed| seed.addr().to_string())
+    }
+
+    async fn look_from(&self, address: &str) -> RedisResult<Seen> {
+        match self.ask(address, redis::cmd("CLUSTER").arg("SLOTS")).await {
+            Ok(slots) => match map_of(&slots, address) {
+                Some(map) if !map.ranges.is_empty() => Ok(Seen::Cluster(map)),
+                _ => Err((ErrorKind::Client, "nobody has any slots").into()),
+            },
+            Err(error) if error.to_string().contains("cluster support disabled") => {
+                let role = self.ask(address, &redis::cmd("ROLE")).await;
+                // Who may not ask takes it for what it was named as.
+                Ok(if matches!(role, Ok(role) if is_replica(&role)) { Seen::Replica } else { Seen::Master })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn has_epoch(&self, address: &str, epoch: &str) -> RedisResult<bool> {
+        let ask = redis::cmd("HGET").arg(POLICIES).arg("epoch").to_owned();
+        let found: Option<String> = self.ask_for(address, &ask).await?;
+        Ok(found.is_some_and(|found| found == epoch || epoch::is_newer(&found, epoch)))
     }
 
     /// Brings the function to a master.
@@ -230,6 +290,21 @@ pub(crate) fn said(kind: Option<ServerErrorKind>, code: &str, text: &str) -> Sai
         _ if text.contains("Function not found") => Said::NoFunction,
         _ => Said::Other,
     }
+}
+
+/// What somebody who was asked turned out to be.
+enum Seen {
+    /// One of a cluster, which has these masters.
+    Cluster(Map),
+    /// A server of its own.
+    Master,
+    /// A copy of one.
+    Replica,
+}
+
+/// From the answer to ROLE.
+fn is_replica(role: &Value) -> bool {
+    matches!(role, Value::Array(role) if matches!(role.first(), Some(Value::BulkString(word)) if word == b"slave"))
 }
 
 fn split_address(address: &str) -> Option<(&str, u16)> {

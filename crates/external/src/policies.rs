@@ -5,7 +5,7 @@
 //! was known holds on.
 
 use quipu_counting::policy::STRIPES_MAX;
-use quipu_counting::{Policies, Policy};
+use quipu_counting::{Limits, Policies, Policy};
 use quipu_wire::entry::{Reader, put_policy_value};
 use redis::{RedisResult, Value};
 
@@ -138,5 +138,11 @@ pub(crate) fn was_there(answer: RedisResult<(u64, u64)>, is_set: bool) -> RedisR
 
 /// What this deployment cannot do for a policy.
 pub(crate) fn unsupported(policy: &Policy) -> Option<&'static str> {
-    policy.audit_ms.map(|_| "a trail of changes is")
+    match () {
+        () if policy.audit_ms.is_some() => Some("a trail of changes is"),
+        () if policy.strong && (Limits::from(policy).is_for_whole || policy.limit.is_some()) => Some(
+            "counters in rows of PostgreSQL (`consistency` strong) that are more than plain sums (`kind`, `window`, `limit`, `history`, roll-ups) are",
+        ),
+        () => None,
+    }
 }

@@ -431,3 +431,89 @@ async fn an_entry_of_somebody_else_stops_its_group_alone() {
     until("the rest is flushed", async || flushed().await == keys.len() as i64).await;
     until("nothing is said any more", async || node.state().problem.is_none()).await;
 }
+
+/// What ended has ended, also where the same key began anew, plainly, before the next flush, under a birth of a block that another node drew earlier.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_counter_that_began_anew_comes_back_as_what_it_is() {
+    let (redis, postgres) = (Server::start(), Postgres::start());
+    let first = Node::idle(&redis.url(), &postgres).await.unwrap();
+    let mut second = Node::idle(&redis.url(), &postgres).await.unwrap();
+    second.flush();
+    // Each has a block of births, the first one the smaller.
+    assert_eq!(first.observe("{t}:a", 0..3).await, 3);
+    assert_eq!(second.observe("{t}:b", 0..3).await, 3);
+    assert_eq!(second.observe("{t}:k", 0..40).await, 40);
+    // So the first one knows it as one with a body, and decides about it.
+    assert_eq!(first.observe("{t}:k", 40..50).await, 50);
+    second.until_flushed().await;
+    let client = connect(&postgres).await;
+    let bodies = async || {
+        client.query_one("SELECT count(*) FROM counter_body_snapshot", &[]).await.unwrap().get::<_, i64>(0)
+    };
+    assert_eq!(bodies().await, 3);
+    second.flushing = None;
+    first.run(|batch| _ = batch.push(b"{t}:k", Action::Delete(quipu_counting::Condition::Always))).await;
+    first.add("{t}:k", 4, "anew").await;
+    second.flush();
+    second.until_flushed().await;
+    assert_eq!(bodies().await, 2, "its body has ended with it");
+    drop(first);
+    redis::cmd("FLUSHALL").exec(&mut redis.connection()).unwrap();
+    second.until_rebuilt(1).await;
+    assert_eq!(second.read("{t}:k").await, 4);
+    assert_eq!(second.add("{t}:k", 4, "anew").await, (4, true));
+    assert_eq!(second.observe("{t}:a", 0..3).await, 3);
+}
+
+/// While Redis hangs, what has a body is read from the archive like everything else.
+#[tokio::test(flavor = "multi_thread")]
+async fn counters_of_every_kind_are_read_from_the_archive() {
+    let (redis, postgres) = (Server::start(), Postgres::start());
+    let node = Node::start(&redis.url(), &postgres).await.unwrap();
+    assert_eq!(node.observe("visitors", 0..40).await, 40);
+    assert_eq!(node.add("likes", 7, "a").await, (7, false));
+    node.until_flushed().await;
+    redis.signal("STOP");
+    for (key, value) in [("visitors", 40), ("likes", 7), ("nothing", 0)] {
+        let fill = |batch: &mut Batch| {
+            batch.freshness = quipu_counting::Freshness::Eventual { max_staleness_ms: None };
+            batch.push(key.as_bytes(), Action::Read);
+        };
+        let replies = ask(&node.external, &fill).await.expect("the archive answers");
+        assert_eq!((replies[0].cell.value, replies[0].refusal), (value, None), "{key}");
+        assert_eq!(replies[0].detail.is_some(), key == "visitors", "{key}");
+    }
+    redis.signal("CONT");
+}
+
+/// A server and its replica may both be named: whoever is the master has the counters, and a replica is not taken for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_server_and_its_replica_the_master_is_asked() {
+    let (mut primary, other) = (Server::start(), Server::start());
+    let address = primary.url();
+    let port = address.rsplit(':').next().unwrap().trim_end_matches('/').to_owned();
+    let both = format!("{},{}", other.url(), primary.url());
+    let refused = External::open(&both, Options::default()).await.err().expect("two servers of their own");
+    assert!(refused.to_string().contains("servers of their own") && !refused.may_pass(), "{refused}");
+    redis::cmd("REPLICAOF").arg("127.0.0.1").arg(port).exec(&mut other.connection()).unwrap();
+    let external = External::open(&both, Options::default()).await.expect("the master is found");
+    let add = |batch: &mut Batch| _ = batch.push(b"likes", Action::Add(Add::plain(1)));
+    assert_eq!(ask(&external, &add).await.unwrap()[0].cell.value, 1);
+    primary.signal("STOP");
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    primary.signal("CONT");
+    until("it counts again", async || ask(&external, &add).await.is_ok_and(|told| told[0].refusal.is_none()))
+        .await;
+    until("the replica has it", async || {
+        let info: String = redis::cmd("INFO").arg("replication").query(&mut other.connection()).unwrap();
+        info.contains("master_link_status:up")
+    })
+    .await;
+    // The operator makes the replica a master: it has the counters.
+    primary.kill();
+    redis::cmd("REPLICAOF").arg("NO").arg("ONE").exec(&mut other.connection()).unwrap();
+    until("the other one is asked", async || {
+        ask(&external, &add).await.is_ok_and(|told| told[0].refusal.is_none() && told[0].cell.value >= 3)
+    })
+    .await;
+}

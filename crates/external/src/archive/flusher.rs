@@ -18,7 +18,7 @@ use redis::{Pipeline, Value};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio_postgres::{Client, Transaction};
 
-use super::bodies::{self, Stored};
+use super::bodies::{self, Early, Stored};
 use super::change::Change;
 use super::migrations::migrate;
 use super::recovery::Attempt;
@@ -494,7 +494,8 @@ impl Flusher {
         }
         producers::write(&rows, group, &told.producers).await?;
         bodies::write(&rows, &bodies, &told.changes).await?;
-        self.write_early_ids(&rows, &address, group, to, &bodies).await?;
+        let early = Early::of(&bodies, &told.changes);
+        self.write_early_ids(&rows, &address, group, to, early).await?;
         let moved = "UPDATE counter_watermark SET epoch = $2, event_ms = $3, event_sequence = $4,
             events = events + $5, births = greatest(births, $6), entries_added = $7, updated_at = now()
             WHERE stream_group = $1";
@@ -539,19 +540,16 @@ impl Flusher {
         address: &str,
         group: u16,
         mut from: Place,
-        bodies: &[Stored],
+        mut early: Early<'_>,
     ) -> Result<(), ArchiveError> {
-        let stamps = bodies::stamps(bodies);
-        if stamps.is_empty() {
-            return Ok(());
-        }
         for _ in 0..EARLY_LOOKS {
+            if early.is_empty() {
+                return Ok(());
+            }
             let told = streams::read(&self.links, address, group, from, EARLY_ENTRIES).await?;
             let Some(Told { to: Some(to), entries, changes, .. }) = told else { return Ok(()) };
-            let is_in = |change: &&Change| {
-                stamps.get(&change.key[..]).is_some_and(|stamp| bodies::stamp(&change.cell) <= *stamp)
-            };
-            rows::write_ids(rows, group, changes.iter().filter(is_in), Since::Now).await?;
+            rows::write_ids(rows, group, changes.iter().filter(|change| early.has(change)), Since::Now)
+                .await?;
             if entries < EARLY_ENTRIES as i64 {
                 return Ok(());
             }

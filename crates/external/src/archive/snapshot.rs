@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use quipu_counting::{Cell, NEVER};
-use tokio_postgres::Client;
+use quipu_counting::{Body, Cell, NEVER, Whole};
+use tokio_postgres::{Client, Row};
 
 use super::{Archive, ArchiveError};
 use crate::groups::GROUPS;
@@ -21,11 +21,9 @@ const CACHE_MAX: usize = 65_536;
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A counter as the tables have it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Seen {
-    pub(crate) cell: Option<Cell>,
-    /// It is more than its numbers, and only Redis can say what.
-    pub(crate) has_body: bool,
+    pub(crate) whole: Whole,
     /// Every change before is in it.
     pub(crate) as_of_ms: u64,
 }
@@ -53,31 +51,35 @@ impl Snapshot {
     /// These counters, in order; nothing if they cannot be read.
     pub(crate) async fn read(&self, places: &[Place]) -> Option<Vec<Seen>> {
         let now = Instant::now();
-        let missing: Vec<&Place> = {
+        let mut seen: HashMap<Place, Seen> = {
             let cache = self.cache.lock();
-            let is_fresh = |place: &&Place| cache.get(*place).is_some_and(|(_, until)| now < *until);
-            places.iter().filter(|place| !is_fresh(place)).collect()
+            let fresh = |place: &Place| cache.get(place).filter(|(_, until)| now < *until);
+            places.iter().filter_map(|place| Some((place.clone(), fresh(place)?.0.clone()))).collect()
         };
+        let missing: Vec<&Place> = places.iter().filter(|place| !seen.contains_key(*place)).collect();
         if !missing.is_empty() {
-            let fetched = tokio::time::timeout(TIMEOUT, self.fetch(&missing)).await.ok()?;
-            match fetched {
-                Ok(fetched) => self.keep(fetched, now),
+            match tokio::time::timeout(TIMEOUT, self.fetch(&missing)).await.ok()? {
+                Ok(fetched) => {
+                    self.keep(&fetched, now);
+                    seen.extend(fetched);
+                }
                 Err(error) => {
                     tracing::debug!(%error, "the snapshot cannot be read");
                     return None;
                 }
             }
         }
-        let cache = self.cache.lock();
-        places.iter().map(|place| cache.get(place).map(|(seen, _)| *seen)).collect()
+        places.iter().map(|place| seen.get(place).cloned()).collect()
     }
 
-    fn keep(&self, fetched: HashMap<Place, Seen>, now: Instant) {
+    /// Bodies are not kept: they may be large.
+    fn keep(&self, fetched: &HashMap<Place, Seen>, now: Instant) {
         let mut cache = self.cache.lock();
         if cache.len() + fetched.len() > CACHE_MAX {
             cache.clear();
         }
-        cache.extend(fetched.into_iter().map(|(place, seen)| (place, (seen, now + CACHE_TTL))));
+        let plain = fetched.iter().filter(|(_, seen)| seen.whole.body.is_none());
+        cache.extend(plain.map(|(place, seen)| (place.clone(), (seen.clone(), now + CACHE_TTL))));
     }
 
     async fn fetch(&self, wanted: &[&Place]) -> Result<HashMap<Place, Seen>, ArchiveError> {
@@ -97,39 +99,42 @@ impl Snapshot {
             }
         }
         let absent = |(key, stripe): &Place| Seen {
-            cell: None,
-            has_body: false,
+            whole: Whole::default(),
             as_of_ms: as_of[usize::from(group_of_stripe(key, i32::from(*stripe)))],
         };
         let mut seen: HashMap<Place, Seen> =
             wanted.iter().map(|place| (Place::clone(place), absent(place))).collect();
         let keys: Vec<&[u8]> = wanted.iter().map(|(key, _)| &key[..]).collect();
-        let cells =
-            "SELECT counter_key, value, version, birth, (extract(epoch FROM updated_at) * 1000)::bigint,
-                expires_at_ms::text, shard_id
-            FROM counter_shard_snapshot WHERE counter_key = ANY($1)";
+        let cells = "SELECT plain.counter_key, plain.shard_id, plain.value, plain.version, plain.birth,
+                (extract(epoch FROM plain.updated_at) * 1000)::bigint, plain.expires_at_ms::text,
+                whole.value, whole.version, whole.birth, whole.changed_at_ms, whole.expires_at_ms::text, whole.body
+            FROM counter_shard_snapshot plain LEFT JOIN counter_body_snapshot whole
+                ON whole.counter_key = plain.counter_key AND plain.shard_id = 0
+                    AND (whole.birth <> plain.birth OR whole.version >= plain.version)
+            WHERE plain.counter_key = ANY($1)";
         for row in client.query(cells, &[&keys]).await? {
-            let expires: Option<String> = row.get(5);
-            let cell = Cell {
-                value: row.get(1),
-                version: row.get::<_, i64>(2) as u64,
-                birth: row.get::<_, i64>(3) as u64,
-                updated_at_ms: u64::try_from(row.get::<_, i64>(4)).unwrap_or(0),
-                expires_at_ms: expires.and_then(|expires| expires.parse().ok()).unwrap_or(NEVER),
+            let stripe = u16::try_from(row.get::<_, i32>(1)).unwrap_or(0);
+            let Some(seen) = seen.get_mut(&(row.get(0), stripe)) else { continue };
+            let body: Option<&[u8]> = row.get(12);
+            seen.whole = match body.map(Body::read) {
+                None => Whole { cell: Some(cell(&row, 2)), body: None },
+                Some(Some(body)) => Whole { cell: Some(cell(&row, 7)), body: Some(Arc::new(body)) },
+                Some(None) => return Err(ArchiveError::Unfit("a body in the tables cannot be read".into())),
             };
-            let stripe = u16::try_from(row.get::<_, i32>(6)).unwrap_or(0);
-            if let Some(seen) = seen.get_mut(&(row.get(0), stripe)) {
-                seen.cell = Some(cell);
-            }
-        }
-        let bodies = "SELECT counter_key FROM counter_body_snapshot WHERE counter_key = ANY($1)";
-        for row in client.query(bodies, &[&keys]).await? {
-            // What lies in stripes has none.
-            if let Some(seen) = seen.get_mut(&(row.get(0), 0)) {
-                seen.has_body = true;
-            }
         }
         *known = Some(client);
         Ok(seen)
+    }
+}
+
+/// The numbers of a counter, from five columns in a row.
+fn cell(row: &Row, first: usize) -> Cell {
+    let expires: Option<String> = row.get(first + 4);
+    Cell {
+        value: row.get(first),
+        version: row.get::<_, i64>(first + 1) as u64,
+        birth: row.get::<_, i64>(first + 2) as u64,
+        updated_at_ms: u64::try_from(row.get::<_, i64>(first + 3)).unwrap_or(0),
+        expires_at_ms: expires.and_then(|expires| expires.parse().ok()).unwrap_or(NEVER),
     }
 }
