@@ -223,7 +223,7 @@ impl Partition {
         (Some(self.table.set_cell(hash, number, after)), both.is_some())
     }
 
-    /// Carries out what was decided about a counter with all it has; `body` is what it has now. Returns its record.
+    /// Carries out what was decided about a counter with all it has; `body` is what it has now.
     pub fn change_whole(
         &mut self,
         hash: u32,

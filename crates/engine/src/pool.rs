@@ -26,7 +26,7 @@ struct Pending {
     batch: Batch,
     now_ms: u64,
     fetched: Fetched,
-    /// So many checkpoints of the same partition are waited for: where they do not help, more of them do not either.
+    /// So many checkpoints of whichever partition are waited for: where they do not help, more of them do not either.
     reliefs_left: usize,
     finished: Finished,
 }

@@ -56,7 +56,7 @@ pub(crate) struct Lanes {
     mapped: Mutex<Option<Instant>>,
     /// What waits for a round, by group.
     waiting: Mutex<Vec<VecDeque<Unit>>>,
-    /// What is decided here; the same of that.
+    /// Units about whole counters, which this node decides; they wait there by group too.
     wholes: Wholes,
     /// Requests that wait or are under way.
     pub(crate) under_way: AtomicUsize,

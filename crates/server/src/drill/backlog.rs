@@ -14,6 +14,8 @@ use super::{Backlog, Difference, Node, Story, archived_totals, wait_until};
 /// Counters, and clients that count on them.
 const KEYS: usize = 10_000;
 const CLIENTS: usize = 32;
+/// How long each client rests after an answer once the flood is over: usual traffic, so that one sees the backlog go whatever the machine.
+const CALM_PAUSE: Duration = Duration::from_millis(20);
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// Below this the flushers keep up.
@@ -48,7 +50,10 @@ impl Args {
             answered += load.look().answered;
             Ok(answered >= self.changes)
         })?;
-        story.tell(&format!("{answered} changes wait in the streams, and more come"))?;
+        load.slow_down(CALM_PAUSE);
+        story.tell(&format!(
+            "{answered} changes wait in the streams; the flood is over, and counting goes on calmly"
+        ))?;
         let flushers: Vec<Node> = (1..=self.flushers)
             .map(|number| {
                 let arguments = ["--backend", &redis.url(), "--archive", &postgres.url()];

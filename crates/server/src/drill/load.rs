@@ -19,6 +19,7 @@ const ATTEMPT_MAX: Duration = Duration::from_secs(10);
 /// Some clients at work.
 pub struct Load {
     is_over: Arc<AtomicBool>,
+    pause_ms: Arc<AtomicU64>,
     seen: Arc<Seen>,
     clients: Vec<JoinHandle<u64>>,
     keys: Arc<Vec<String>>,
@@ -47,7 +48,7 @@ impl Load {
     /// ids from those of others.
     pub fn start(nodes: &[SocketAddr], keys: &[String], clients: usize, name: &str) -> Load {
         let (is_over, seen) = (Arc::new(AtomicBool::new(false)), Arc::new(Seen::default()));
-        let keys = Arc::new(keys.to_vec());
+        let (keys, pause_ms) = (Arc::new(keys.to_vec()), Arc::new(AtomicU64::new(0)));
         let start = |number: usize| {
             let client = Client {
                 nodes: nodes.to_vec(),
@@ -57,12 +58,18 @@ impl Load {
                 name: name.to_string(),
                 talk: None,
                 is_over: Arc::clone(&is_over),
+                pause_ms: Arc::clone(&pause_ms),
                 seen: Arc::clone(&seen),
             };
             thread::spawn(move || client.run())
         };
         let clients = (0..clients).map(start).collect();
-        Load { is_over, seen, clients, keys, name: name.to_string() }
+        Load { is_over, pause_ms, seen, clients, keys, name: name.to_string() }
+    }
+
+    /// From now on each client rests so long after every answer.
+    pub fn slow_down(&self, pause: Duration) {
+        self.pause_ms.store(pause.as_millis() as u64, Ordering::Relaxed);
     }
 
     /// What happened since the last look.
@@ -128,6 +135,7 @@ struct Client {
     name: String,
     talk: Option<Talk>,
     is_over: Arc<AtomicBool>,
+    pause_ms: Arc<AtomicU64>,
     seen: Arc<Seen>,
 }
 
@@ -149,6 +157,7 @@ impl Client {
             self.seen.longest_wait_ms.fetch_max(wait_ms, Ordering::Relaxed);
             self.seen.answered.fetch_add(1, Ordering::Relaxed);
             turn += 1;
+            thread::sleep(Duration::from_millis(self.pause_ms.load(Ordering::Relaxed)));
         }
         turn
     }
