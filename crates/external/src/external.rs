@@ -17,7 +17,7 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
-use crate::archive::{Archive, ArchiveError, Claimed, Snapshot, wall_ms};
+use crate::archive::{ARCHIVE_FIELD, Archive, ArchiveError, Claimed, Snapshot, wall_ms};
 use crate::breaker::BreakerSettings;
 use crate::epoch;
 use crate::eviction;
@@ -41,6 +41,9 @@ const DOUBT_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// How often it is looked at how Redis is set.
 const SETTINGS_INTERVAL: Duration = Duration::from_secs(10);
+/// Where nothing is archived, nobody but who watches reads the streams: they are trimmed so often, to about so many entries.
+const TRIM_INTERVAL: Duration = Duration::from_secs(5);
+const TRIMMED_ENTRIES: usize = 1_000;
 /// A stream without entries can only be made with a consumer group. Nobody reads by it: see `archive/flusher.rs`.
 const CONSUMERS: &str = "quipu";
 
@@ -161,6 +164,8 @@ pub struct External {
     has_all: AtomicBool,
     /// What is wrong with how Redis is set, and when that was looked at.
     warning: Mutex<(Option<String>, Option<Instant>)>,
+    /// When the streams were last trimmed, if they are.
+    trimmed: Mutex<Option<Instant>>,
     pub(crate) handle: Handle,
     keeper: Mutex<Option<AbortHandle>>,
 }
@@ -199,6 +204,7 @@ impl External {
             has_all: AtomicBool::new(false),
             watching: Watching::default(),
             warning: Mutex::default(),
+            trimmed: Mutex::default(),
             handle: Handle::current(),
             keeper: Mutex::new(None),
         });
@@ -235,11 +241,37 @@ impl External {
         }
         self.judge(&standing);
         self.look_at_settings(&map).await;
+        if let Err(error) = self.trim(&map).await {
+            tracing::debug!(%error, "streams cannot be trimmed");
+        }
         if self.problem.lock().is_none()
             && let Err(error) = self.look_at_policies().await
         {
             tracing::warn!(%error, "policies cannot be looked at");
         }
+    }
+
+    /// Takes old entries out of the streams where no archive wants them. Should one be bound just now, it sees that it lacks them, and is seeded.
+    async fn trim(&self, map: &Map) -> Result<(), RedisError> {
+        let is_due = self.trimmed.lock().is_none_or(|trimmed| trimmed.elapsed() >= TRIM_INTERVAL);
+        if self.archive.is_some() || !is_due {
+            return Ok(());
+        }
+        let bound = redis::cmd("HGET").arg(POLICIES).arg(ARCHIVE_FIELD).to_owned();
+        let bound: Option<String> = self.links.ask_for(map.of_policies().ok_or_else(nobody)?, &bound).await?;
+        if bound.is_none() {
+            for address in map.masters() {
+                let mut pipeline = redis::Pipeline::new();
+                for group in map.groups_of(&address) {
+                    let trim = pipeline.cmd("XTRIM").arg(groups::stream(group));
+                    trim.arg("MAXLEN").arg("~").arg(TRIMMED_ENTRIES);
+                }
+                let count = pipeline.len();
+                self.links.ask_all(&address, &pipeline, count).await?;
+            }
+        }
+        *self.trimmed.lock() = Some(Instant::now());
+        Ok(())
     }
 
     async fn look_at_settings(&self, map: &Map) {

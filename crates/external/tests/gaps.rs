@@ -517,3 +517,25 @@ async fn of_a_server_and_its_replica_the_master_is_asked() {
     })
     .await;
 }
+
+/// Without an archive nobody empties the streams but the nodes themselves; once there is one, they leave them alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_that_nobody_archives_are_trimmed() {
+    let (redis, postgres) = (Server::start(), Postgres::start());
+    let external = External::open(&redis.url(), Options::default()).await.unwrap();
+    let stream = format!("{{{}}}:s", tag(group(b"likes")));
+    let length = || redis::cmd("XLEN").arg(&stream).query::<usize>(&mut redis.connection()).unwrap();
+    let add = |batch: &mut Batch| _ = batch.push(b"likes", Action::Add(Add::plain(1)));
+    for _ in 0..2_000 {
+        assert_eq!(ask(&external, &add).await.unwrap()[0].refusal, None);
+    }
+    until("old entries are gone", async || length() < 1_200).await;
+    let node = Node::idle(&redis.url(), &postgres).await.unwrap();
+    let before = length();
+    for _ in 0..2_000 {
+        assert_eq!(ask(&external, &add).await.unwrap()[0].refusal, None);
+    }
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    assert_eq!(length(), before + 2_000, "they are for the archive");
+    assert_eq!(node.read("likes").await, 4_000);
+}

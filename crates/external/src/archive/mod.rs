@@ -41,7 +41,7 @@ use std::error::Error as _;
 
 use tokio_postgres::error::SqlState;
 
-pub(crate) use bond::Claimed;
+pub(crate) use bond::{Claimed, FIELD as ARCHIVE_FIELD};
 #[cfg(test)]
 pub(crate) use change::Change;
 pub(crate) use change::key_of;
