@@ -2,7 +2,8 @@
 //!
 //! A lane is the way to one master. While a round is under way there, what comes meanwhile gathers, and travels together
 //! when the round is back: one pipeline for a master, one call for each group in it. So a call costs the less the more is
-//! asked, and who asks alone does not wait.
+//! asked, and who asks alone does not wait. When many ask, rounds to several masters go together: whose round is back first waits a moment for
+//! the others, since whoever is answered by those is about to ask again.
 //!
 //! What was not done is asked again until its time is over. What may have been done is asked again only if that cannot count
 //! twice, and otherwise its outcome is unknown.
@@ -39,6 +40,9 @@ const REPLICAS_TIMEOUT: Duration = Duration::from_millis(500);
 /// When what is written of whole counters has so many bytes, the other groups wait for the next round: it must be there and back in
 /// the time of an attempt.
 const WHOLE_BYTES_PER_ROUND: usize = 8 << 20;
+/// How long a round waits at most for those of other masters, and how many units must have gone with the one before it.
+const COMPANY_WAIT: Duration = Duration::from_millis(1);
+const COMPANY_MIN: usize = 4;
 /// At least so long lies between two looks at where the slots are.
 const MAP_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -61,6 +65,9 @@ pub(crate) struct Lanes {
     /// Requests that wait or are under way.
     pub(crate) under_way: AtomicUsize,
     lanes: Mutex<HashMap<String, Arc<Lane>>>,
+    /// Rounds that are under way, and who waits until none is.
+    rounds: AtomicUsize,
+    back: Notify,
     /// Entry times do not go back.
     time_ms: AtomicU64,
     chance: Mutex<SmallRng>,
@@ -182,6 +189,8 @@ impl Lanes {
             waiting: Mutex::new((0..GROUPS).map(|_| VecDeque::new()).collect()),
             under_way: AtomicUsize::new(0),
             lanes: Mutex::default(),
+            rounds: AtomicUsize::new(0),
+            back: Notify::new(),
             time_ms: AtomicU64::new(0),
             chance: Mutex::new(SmallRng::from_os_rng()),
             facts: Facts::default(),
@@ -283,7 +292,13 @@ impl Lanes {
                     // Others who are awake may have something for the same round.
                     tokio::task::yield_now().await;
                     let Some(lanes) = lanes.upgrade() else { return };
-                    while lanes.round(&served).await {}
+                    loop {
+                        let units = lanes.round(&served).await;
+                        if units == 0 {
+                            break;
+                        }
+                        lanes.wait_for_company(units).await;
+                    }
                 }
             });
             *lane.task.lock() = Some(task.abort_handle());
@@ -292,12 +307,35 @@ impl Lanes {
         Arc::clone(lane)
     }
 
-    /// Takes what waits for a master, and has it done. Says no if nothing waited.
-    async fn round(self: &Arc<Self>, lane: &Lane) -> bool {
-        let mut calls = self.take(&lane.address);
-        if calls.is_empty() {
-            return false;
+    /// After a round of so many units.
+    async fn wait_for_company(&self, units: usize) {
+        if units < COMPANY_MIN {
+            return;
         }
+        let back = self.back.notified();
+        tokio::pin!(back);
+        // From here on it hears of the last one.
+        back.as_mut().enable();
+        if self.rounds.load(Ordering::SeqCst) > 0 {
+            let _ = tokio::time::timeout(COMPANY_WAIT, back).await;
+        }
+    }
+
+    /// Takes what waits for a master, and has it done. Says how many units that was.
+    async fn round(self: &Arc<Self>, lane: &Lane) -> usize {
+        let calls = self.take(&lane.address);
+        if calls.is_empty() {
+            return 0;
+        }
+        self.rounds.fetch_add(1, Ordering::SeqCst);
+        let units = self.run(lane, calls).await;
+        if self.rounds.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.back.notify_waiters();
+        }
+        units
+    }
+
+    async fn run(self: &Arc<Self>, lane: &Lane, mut calls: Vec<Call>) -> usize {
         let units: usize = calls.iter().map(Call::units).sum();
         lane.budget.lock().earn(units);
         count(&self.facts.rounds, 1);
@@ -305,7 +343,7 @@ impl Lanes {
         if !lane.breaker.lock().admits(Instant::now()) {
             let give_up = |unit| self.give_up(unit, Refusal::NoLeader);
             calls.into_iter().flat_map(Call::into_units).for_each(give_up);
-            return true;
+            return units;
         }
         let mut pipeline = Pipeline::with_capacity(calls.len() + 2);
         for call in &mut calls {
@@ -320,7 +358,7 @@ impl Lanes {
             Err(error) => {
                 self.note_failure(lane, &error.to_string(), error.is_timeout());
                 self.set_all_back(calls, Setback::Unreached, lane).await;
-                return true;
+                return units;
             }
         };
         let sent = link.send_packed_commands(&pipeline, 0, calls.len() + waits);
@@ -341,7 +379,7 @@ impl Lanes {
                 self.set_all_back(calls, Setback::Unanswered, lane).await;
             }
         }
-        true
+        units
     }
 
     /// Has the master wait for its replicas, behind the calls, where something may be changed. Says with how many commands.
