@@ -48,7 +48,10 @@ impl Node {
         }
         self.nodes.has_leader(ANSWER_MAX).await?;
         let (partitions, node) = (self.partitions, self.id);
-        self.change(Change::Found { cluster, partitions, replicas, node, member }).await
+        // A folder that counted alone keeps its policies with the first partition, whatever the others have.
+        let policies = self.engine.policies_of(0);
+        let policies = policies.iter().map(|(pattern, policy)| (pattern.to_vec(), policy.clone())).collect();
+        self.change(Change::Found { cluster, partitions, replicas, node, member, policies }).await
     }
 
     /// Lets a node leave, which may be lost: others take over what it holds.

@@ -172,6 +172,10 @@ impl Node {
     fn missing_policies(&self, partition: u16) -> Vec<(Vec<u8>, Option<Policy>)> {
         let here = self.engine.policies_of(partition);
         self.meta.read(|meta| {
+            // Before the cluster is founded it knows no policies, and those that are here are what it shall begin with.
+            if meta.cluster == 0 {
+                return Vec::new();
+            }
             let new = meta.policies.iter().filter(|(pattern, policy)| here.get(pattern) != Some(policy));
             let old = here.iter().filter(|(pattern, _)| meta.policies.get(pattern).is_none());
             let new = new.map(|(pattern, policy)| (pattern.to_vec(), Some(policy.clone())));

@@ -14,6 +14,8 @@
 //!         | 4 node:v                                                is gone
 //!         | 5 epoch:v partitions:v (nodes:v node:v*)*               who holds what, decided when things stood so
 //!         | 6 pattern (0 | 1 policy)                                a policy is stored or removed
+//!         | 7 cluster:16 partitions:v replicas:v node:v member policies:v (pattern policy)*
+//!                                                                   as 1, of a folder that has policies
 //! address, zone, resp, http, pattern := length:v bytes
 //! ```
 //!
@@ -32,9 +34,11 @@ use crate::raft::NodeId;
 
 const VERSION: u8 = 2;
 /// The entries and rules that this program knows; raised by whoever adds to them.
-pub const LEVEL: u64 = LEVEL_OF_KINDS;
+pub const LEVEL: u64 = LEVEL_OF_FOUNDING;
 /// From here on all nodes know counters that are more than a number, what is told of additions, and roll-ups.
 pub const LEVEL_OF_KINDS: u64 = 3;
+/// From here on all nodes know of clusters that begin with policies.
+const LEVEL_OF_FOUNDING: u64 = 4;
 /// An address is a name or a number, and a port.
 pub const ADDRESS_BYTES_MAX: usize = 300;
 /// Nodes a cluster may have.
@@ -97,6 +101,8 @@ pub enum Change {
         node: NodeId,
         /// Itself.
         member: Member,
+        /// The limits by which its folder has counted so far.
+        policies: Vec<(Vec<u8>, Policy)>,
     },
     /// A node joins, or is somewhere else now.
     Join(NodeId, Member),
@@ -114,7 +120,7 @@ impl Meta {
     /// Carries out a change, or says why not.
     pub fn apply(&mut self, change: Change) -> Result<(), String> {
         match change {
-            Change::Found { cluster, partitions, replicas, node, member } => {
+            Change::Found { cluster, partitions, replicas, node, member, policies } => {
                 if self.cluster != 0 {
                     return Err("the cluster is founded already".into());
                 }
@@ -122,6 +128,9 @@ impl Meta {
                 *self = Meta { cluster, level, partitions, replicas, epoch: 1, ..Meta::default() };
                 self.nodes.insert(node, member);
                 self.placement.replicas = vec![vec![node]; usize::from(partitions)];
+                for (pattern, policy) in policies {
+                    self.policies.set(&pattern, Some(policy));
+                }
             }
             Change::Join(node, mut member) => {
                 if self.removed.contains(&node) {
@@ -230,11 +239,7 @@ impl Meta {
             put_member(&mut out, member);
         }
         put_placement(&mut out, &self.placement);
-        put_varint(&mut out, self.policies.len() as u64);
-        for (pattern, policy) in self.policies.iter() {
-            put_bytes(&mut out, pattern);
-            put_policy_value(&mut out, policy);
-        }
+        put_policies(&mut out, self.policies.iter());
         put_varint(&mut out, self.removed.len() as u64);
         self.removed.iter().for_each(|node| put_varint(&mut out, *node));
         out
@@ -257,9 +262,8 @@ impl Meta {
             meta.nodes.insert(reader.varint()?, read_member(reader)?);
         }
         meta.placement = read_placement(reader)?;
-        for _ in 0..reader.count()? {
-            let pattern = reader.bytes_up_to(KEY_BYTES_MAX)?;
-            meta.policies.set(pattern, Some(reader.policy()?));
+        for (pattern, policy) in read_policies(reader)? {
+            meta.policies.set(&pattern, Some(policy));
         }
         for _ in 0..reader.count()? {
             meta.removed.insert(reader.varint()?);
@@ -273,13 +277,16 @@ impl Change {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         match self {
-            Change::Found { cluster, partitions, replicas, node, member } => {
-                out.push(1);
+            Change::Found { cluster, partitions, replicas, node, member, policies } => {
+                out.push(if policies.is_empty() { 1 } else { 7 });
                 out.extend_from_slice(&cluster.to_le_bytes());
                 put_varint(&mut out, u64::from(*partitions));
                 put_varint(&mut out, u64::from(*replicas));
                 put_varint(&mut out, *node);
                 put_member(&mut out, member);
+                if !policies.is_empty() {
+                    put_policies(&mut out, policies.iter().map(|(pattern, policy)| (&pattern[..], policy)));
+                }
             }
             Change::Join(node, member) => {
                 out.push(2);
@@ -315,12 +322,13 @@ impl Change {
     pub fn decode(bytes: &[u8]) -> Result<Change, Malformed> {
         let mut reader = Reader::new(bytes);
         let change = match reader.byte()? {
-            1 => Change::Found {
+            kind @ (1 | 7) => Change::Found {
                 cluster: u128::from_le_bytes(reader.array()?),
                 partitions: read_partitions(&mut reader)?,
                 replicas: read_u16(&mut reader)?,
                 node: reader.varint()?,
                 member: read_member(&mut reader)?,
+                policies: if kind == 7 { read_policies(&mut reader)? } else { Vec::new() },
             },
             2 => Change::Join(reader.varint()?, read_member(&mut reader)?),
             3 => Change::Leave(reader.varint()?),
@@ -374,6 +382,19 @@ pub fn read_member(reader: &mut Reader<'_>) -> Result<Member, Malformed> {
     })
 }
 
+fn put_policies<'a>(out: &mut Vec<u8>, policies: impl ExactSizeIterator<Item = (&'a [u8], &'a Policy)>) {
+    put_varint(out, policies.len() as u64);
+    for (pattern, policy) in policies {
+        put_bytes(out, pattern);
+        put_policy_value(out, policy);
+    }
+}
+
+fn read_policies(reader: &mut Reader<'_>) -> Result<Vec<(Vec<u8>, Policy)>, Malformed> {
+    let count = reader.count()?;
+    (0..count).map(|_| Ok((reader.bytes_up_to(KEY_BYTES_MAX)?.to_vec(), reader.policy()?))).collect()
+}
+
 fn put_placement(out: &mut Vec<u8>, placement: &Placement) {
     put_varint(out, placement.replicas.len() as u64);
     for replicas in &placement.replicas {
@@ -415,10 +436,14 @@ mod tests {
         Member { level: LEVEL, address: address.into(), zone: None, folder, is_leaving: false, resp, http }
     }
 
+    fn found_with(policies: Vec<(Vec<u8>, Policy)>) -> Change {
+        let member = member("one:7074");
+        Change::Found { cluster: 77, partitions: 8, replicas: 3, node: 1, member, policies }
+    }
+
     fn founded() -> Meta {
         let mut meta = Meta::default();
-        let found =
-            Change::Found { cluster: 77, partitions: 8, replicas: 3, node: 1, member: member("one:7074") };
+        let found = found_with(Vec::new());
         meta.apply(found.clone()).unwrap();
         assert!(meta.apply(found).is_err(), "once");
         meta
@@ -452,6 +477,14 @@ mod tests {
     }
 
     #[test]
+    fn a_cluster_begins_with_the_policies_of_its_first_folder() {
+        let policy = Policy { min: Some(0), ..Policy::default() };
+        let mut meta = Meta::default();
+        meta.apply(found_with(vec![(b"stock:*".to_vec(), policy.clone())])).unwrap();
+        assert_eq!(meta.policies.get(b"stock:*"), Some(&policy));
+    }
+
+    #[test]
     fn the_level_is_what_all_know_and_never_falls() {
         let mut meta = founded();
         let at = |level, node: u64| Change::Join(node, Member { level, ..member(&format!("node-{node}")) });
@@ -473,6 +506,12 @@ mod tests {
     fn everything_is_read_as_written() {
         let mut meta = founded();
         let policy = Policy { max: Some(9), disabled: true, ..Policy::default() };
+        let founds = [Vec::new(), vec![(b"a*".to_vec(), policy.clone()), (b"b".to_vec(), Policy::default())]];
+        for found in founds.map(found_with) {
+            let bytes = found.encode();
+            assert_eq!(Change::decode(&bytes).unwrap(), found);
+            assert!((0..bytes.len()).all(|length| Change::decode(&bytes[..length]).is_err()), "{found:?}");
+        }
         let changes = [
             Change::Join(2, Member { zone: Some("east".into()), ..member("two:7074") }),
             Change::Join(3, member("three:7074")),

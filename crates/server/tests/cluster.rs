@@ -117,6 +117,47 @@ fn a_folder_that_counted_alone_grows_into_a_cluster() {
 }
 
 #[test]
+fn the_policies_of_a_folder_become_those_of_its_cluster() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = folder.path().join("node-1");
+    let alone = Server::start(&first);
+    let policies = [
+        ("stock:*", r#"{"min":0,"max":9}"#),
+        ("trail:*", r#"{"audit":"30d"}"#),
+        ("uniques:*", r#"{"kind":"unique"}"#),
+        (
+            "visits:*",
+            r#"{"kind":"window","window":{"type":"calendar","unit":"month","zone":"Europe/Berlin"}}"#,
+        ),
+    ];
+    for (pattern, policy) in policies {
+        let reply = alone.request("PUT", &format!("/api/v1/policies/{pattern}"), &[], policy);
+        assert!(matches!(reply.status, 200 | 201), "{pattern}: {reply:?}");
+    }
+    let listed = |server: &Server| {
+        let reply = server.request("GET", "/api/v1/policies", &[], "");
+        assert_eq!(reply.status, 200, "{reply:?}");
+        reply.body
+    };
+    let before = listed(&alone);
+    alone.terminate();
+    let data = found(folder.path(), 2);
+    // Ended before it can have done anything, and perhaps in the middle of founding.
+    Server::start(&data[0]).kill();
+    let one = Server::start(&data[0]);
+    wait_for(&one, 1, 16);
+    let two = Server::start(&data[1]);
+    wait_until_settled(&[&one, &two]);
+    for server in [&one, &two] {
+        assert_eq!(listed(server), before);
+        for number in 0..50 {
+            let reply = ask_in_time(server, &format!("DECR stock:{number}"));
+            assert!(reply[0].starts_with("-LIMIT"), "{reply:?}");
+        }
+    }
+}
+
+#[test]
 fn mistakes_are_explained() {
     let folder = tempfile::tempdir().unwrap();
     let data = found(folder.path(), 2);
