@@ -5,7 +5,7 @@ use std::time::Duration;
 use quipu_counting::{Policies, Policy};
 use tokio::time::Instant;
 
-use crate::meta::{Change, Member};
+use crate::meta::{Change, Member, check_address};
 use crate::node::{ANSWER_MAX, Node, within};
 use crate::questions::{LOOK_AGAIN, kind, question, read_refused};
 use crate::raft::{NodeId, NotDone};
@@ -127,6 +127,10 @@ impl Node {
             return Err(NotDone::NotLeader(None));
         }
         if let Change::Join(node, member) = change {
+            // Before it is agreed on, so that replicas of all versions decide alike.
+            if let Err(why) = check_address(&member.address) {
+                return Ok(Some(why));
+            }
             let known = self.meta.read(|meta| meta.nodes.get(node).cloned());
             // Nodes say again and again that they are there.
             if known.is_some_and(|known| Member { is_leaving: member.is_leaving, ..known } == *member) {

@@ -23,6 +23,7 @@
 //! program could do that an older one cannot waits for the cluster's level: the highest that all nodes know. It never falls.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use quipu_counting::placement::{self, Node as Place, Placement, Shape, VIRTUAL_NODES_DEFAULT};
 use quipu_counting::policy::POLICIES_MAX;
@@ -41,6 +42,8 @@ pub const LEVEL_OF_KINDS: u64 = 3;
 const LEVEL_OF_FOUNDING: u64 = 4;
 /// An address is a name or a number, and a port.
 pub const ADDRESS_BYTES_MAX: usize = 300;
+/// The longest name that a host can have.
+const HOST_BYTES_MAX: usize = 253;
 /// Nodes a cluster may have.
 const NODES_MAX: usize = 1_000;
 
@@ -344,6 +347,35 @@ impl Change {
     }
 }
 
+/// Says no to what is not the address of one node, as others can reach it: a host and a port.
+pub fn check_address(address: &str) -> Result<(), String> {
+    let wrong = |why: &str| {
+        Err(format!("{address:?} is no address of a node: {why}; write host:port, like 10.0.0.1:7074"))
+    };
+    let Some((host, port)) = address.rsplit_once(':') else { return wrong("it has no port") };
+    let is_port = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_port || port.parse::<u16>().is_ok_and(|port| port == 0) || port.parse::<u16>().is_err() {
+        return wrong("the port must be a number from 1 to 65535");
+    }
+    let number = match host.strip_prefix('[').map(|host| host.strip_suffix(']')) {
+        Some(inside) => match inside.and_then(|inside| inside.parse::<Ipv6Addr>().ok()) {
+            Some(number) => Some(IpAddr::V6(number)),
+            None => return wrong("what stands in brackets must be an IPv6 address"),
+        },
+        None => host.parse::<Ipv4Addr>().ok().map(IpAddr::V4),
+    };
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    match number {
+        Some(number) if number.is_unspecified() => wrong("nobody reaches a node there"),
+        Some(_) => Ok(()),
+        None if host.is_empty() || host.len() > HOST_BYTES_MAX => {
+            wrong("the name of the host is empty or too long")
+        }
+        None if !host.bytes().all(is_name) => wrong("that is no name of a host"),
+        None => Ok(()),
+    }
+}
+
 /// What a node is told that was removed.
 pub fn removed(node: NodeId) -> String {
     format!("node {node} was removed from the cluster; invite a new node, with a new data folder")
@@ -474,6 +506,32 @@ mod tests {
         meta.apply(Change::Leave(3)).unwrap();
         meta.apply(Change::Leave(4)).unwrap();
         assert!(meta.apply(Change::Leave(1)).is_err(), "the last one");
+    }
+
+    #[test]
+    fn an_address_is_a_host_and_a_port() {
+        for right in ["10.0.0.1:7074", "node-1:1", "a.example:65535", "my_host:7074", "[::1]:7074"] {
+            assert_eq!(check_address(right), Ok(()), "{right}");
+        }
+        let wrong = [
+            "",
+            "foo",
+            ":7074",
+            "foo:",
+            "foo:0",
+            "foo:65536",
+            "foo:+1",
+            "http://a:1",
+            "http://a:1/",
+            "a b:1",
+            "0.0.0.0:1",
+            "[::]:1",
+            "[foo]:1",
+            "::1:7074",
+        ];
+        for wrong in wrong {
+            assert!(check_address(wrong).is_err_and(|why| why.contains("host:port")), "{wrong}");
+        }
     }
 
     #[test]

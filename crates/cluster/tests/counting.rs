@@ -104,7 +104,7 @@ impl Cluster {
         let folder = self.nodes[&id].engine().folder_number();
         Member {
             level: LEVEL,
-            address: format!("node-{id}"),
+            address: format!("node-{id}:7074"),
             zone: None,
             folder,
             is_leaving: false,
@@ -478,7 +478,10 @@ async fn the_last_policy_is_the_one_that_holds() {
 async fn strangers_are_refused() {
     let mut cluster = Cluster::start().await;
     cluster.open(4).await;
-    let taken = Member { address: "node-2".into(), ..cluster.member(4) };
+    let nonsense = Member { address: "node-4".into(), ..cluster.member(4) };
+    let why = cluster.nodes[&4].join(&[1], &nonsense).await.unwrap_err();
+    assert!(why.to_string().contains("is no address of a node"), "{why}");
+    let taken = Member { address: "node-2:7074".into(), ..cluster.member(4) };
     let why = cluster.nodes[&4].join(&[1], &taken).await.unwrap_err();
     assert!(why.to_string().contains("another node has the address node-2"), "{why}");
     // Garbage is answered with an error, and nothing happens.

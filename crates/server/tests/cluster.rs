@@ -170,6 +170,15 @@ fn mistakes_are_explained() {
     refuse(&["cluster", "init", "--data", &text(&data[0])], "belongs to a node of a cluster already");
     refuse(&["cluster", "invite", "--data", &text(&data[1])], "only where `quipu cluster init` was");
     refuse(&["cluster", "invite", "--data", folder.path().to_str().unwrap()], "quipu cluster init");
+    for (address, why) in [
+        ("foo", "has no port"),
+        ("http://a:1/", "the port must be a number"),
+        ("0.0.0.0:1", "nobody reaches a node there"),
+    ] {
+        let new = folder.path().join("nonsense");
+        refuse(&["cluster", "init", "--data", &text(&new), "--peer-address", address], why);
+        assert!(!new.exists(), "nothing was written for {address}");
+    }
     let garbage = folder.path().join("garbage.toml");
     std::fs::write(&garbage, "node = 1\n").unwrap();
     let third = folder.path().join("third");

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use quipu_cluster::certificates::{Authority, Issued};
+use quipu_cluster::meta::{Meta, check_address};
 use quipu_cluster::peers::Tls;
 use quipu_engine::{Engine, Options};
 use rand::TryRngCore;
@@ -184,11 +185,17 @@ fn refuse_member(data: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Where others reach a node, before anything is written.
 fn address(place: &Place) -> anyhow::Result<String> {
-    if place.peer_address.is_none() && (place.peer.ip().is_unspecified() || place.peer.port() == 0) {
+    if place.peer.port() == 0 {
+        bail!("--peer {}: a node listens on a port that others know, so not on 0", place.peer);
+    }
+    if place.peer_address.is_none() && place.peer.ip().is_unspecified() {
         bail!("nobody reaches a node at {}; say with --peer-address where others reach it", place.peer);
     }
-    Ok(place.peer_address.clone().unwrap_or_else(|| place.peer.to_string()))
+    let address = place.peer_address.clone().unwrap_or_else(|| place.peer.to_string());
+    check_address(&address).map_err(anyhow::Error::msg)?;
+    Ok(address)
 }
 
 /// Makes a data folder, used alone so far or new, that of the first node of a new cluster.
