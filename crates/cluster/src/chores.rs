@@ -188,6 +188,9 @@ impl Node {
         let until = Instant::now() + patience;
         let mut agreed = None;
         loop {
+            if self.is_cast_out() {
+                return Err(NotDone::NotMember);
+            }
             if agreed.is_none()
                 && let Some(leader) = self.nodes.leader()
             {

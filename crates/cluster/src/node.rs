@@ -88,6 +88,8 @@ pub struct Node {
     pub(crate) chores: Mutex<BTreeSet<Chore>>,
     /// It is about to end, and leads nothing any more if others can.
     pub(crate) is_stopping: AtomicBool,
+    /// Others have said that it belongs to the cluster no longer; they never take that back.
+    is_cast_out: AtomicBool,
     pub(crate) reads: Reads,
     pub(crate) places: Mutex<Places>,
     pub(crate) adding_up: Turns,
@@ -149,6 +151,7 @@ impl Node {
             bringing: (0..partitions).map(|_| tokio::sync::Mutex::default()).collect(),
             chores: Mutex::default(),
             is_stopping: AtomicBool::new(false),
+            is_cast_out: AtomicBool::new(false),
         });
         for partition in (0..partitions).filter(|partition| node.engine.holds(*partition)) {
             match node.journal.is_forgotten(usize::from(partition)) {
@@ -254,6 +257,17 @@ impl Node {
             answers.then_some(node)
         });
         futures_util::future::join_all(all).await.into_iter().flatten().collect()
+    }
+
+    /// The cluster wants this node no longer: from now on whoever asks it is told so at once, instead of waiting for others who
+    /// will not answer it.
+    pub fn cast_out(&self) {
+        self.is_cast_out.store(true, Ordering::Release);
+    }
+
+    /// Whether the cluster has said that it wants this node no longer.
+    pub fn is_cast_out(&self) -> bool {
+        self.is_cast_out.load(Ordering::Acquire)
     }
 
     /// Lets others lead what this node leads, as far as they can: who asks then waits for a message, not for an election.

@@ -29,6 +29,7 @@
 //! listing := prefix order:1 (0 | 1 value:z key) limit:v      order: 0 storage, 1 key, 2 value; only what comes after the place
 //! key, prefix, pattern := length:v bytes
 //! answer := 0 (what stands above) | 1 (0 | 1 leader:v) | 2 no quorum | 3 unknown | 4 length:v why it has stopped | 5 too much to do
+//!         | 6 who asks was removed from the cluster
 //! ```
 
 use std::collections::BTreeSet;
@@ -93,7 +94,7 @@ impl Node {
             return Ok(match asked_for {
                 0..kind::DO => refusal(&why),
                 kind::CHANGE => [&[0], &encode_refused(Some(why))[..]].concat(),
-                _ => not_done(&NotDone::Stopped(why)),
+                _ => not_done(&NotDone::NotMember),
             });
         }
         if asked_for < kind::DO {
@@ -228,7 +229,11 @@ impl Node {
             Err(malformed) => Err(malformed),
         };
         // What was answered was heard, and perhaps done.
-        read.unwrap_or(Err(NotDone::Unknown))
+        let answer = read.unwrap_or(Err(NotDone::Unknown));
+        if matches!(answer, Err(NotDone::NotMember)) {
+            self.cast_out();
+        }
+        answer
     }
 
     /// Asks whoever leads a partition something that may be asked again.
@@ -251,6 +256,9 @@ impl Node {
         let (until, busy_until) = (Instant::now() + self.patience, Instant::now() + BUSY_MAX);
         let (mut hint, mut hints) = (None, 0);
         loop {
+            if self.is_cast_out() {
+                return Err(NotDone::NotMember);
+            }
             for target in hint.take().map_or_else(|| self.candidates(partition), |hint| vec![hint]) {
                 match self.while_it_leads(partition, target, ask(target)).await {
                     Ok(answer) => return Ok((target, answer)),
@@ -355,6 +363,7 @@ fn not_done(why: &NotDone) -> Vec<u8> {
         NotDone::NoQuorum => vec![2],
         NotDone::Unknown => vec![3],
         NotDone::Busy => vec![5],
+        NotDone::NotMember => vec![6],
         NotDone::NotReached(why) | NotDone::Stopped(why) => {
             let mut out = vec![4];
             put_bytes(&mut out, why.as_bytes());
@@ -370,6 +379,7 @@ fn read_not_done(kind: u8, reader: &mut Reader<'_>) -> Result<NotDone, Malformed
         3 => NotDone::Unknown,
         4 => NotDone::Stopped(String::from_utf8_lossy(reader.bytes()?).into_owned()),
         5 => NotDone::Busy,
+        6 => NotDone::NotMember,
         _ => return Err(Malformed("unknown answer; sent by a newer version?")),
     })
 }

@@ -90,6 +90,9 @@ impl Node {
         let mut candidates = self.candidates(part.partition);
         candidates.reverse();
         loop {
+            if self.is_cast_out() {
+                return Err(if refusal == Refusal::OutcomeUnknown { refusal } else { Refusal::NotMember });
+            }
             let Some(target) = candidates.pop() else {
                 if Instant::now() >= until {
                     return Err(refusal);
@@ -116,7 +119,7 @@ impl Node {
                     hints += 1;
                     candidates = vec![leader];
                 }
-                Err(NotDone::NotLeader(_) | NotDone::NotReached(_)) => {}
+                Err(NotDone::NotLeader(_) | NotDone::NotReached(_) | NotDone::NotMember) => {}
                 // Whether an earlier attempt was carried out is not known any better by a later one that was not.
                 Err(NotDone::NoQuorum | NotDone::Busy) if refusal == Refusal::OutcomeUnknown => {}
                 Err(NotDone::NoQuorum) => refusal = Refusal::NoQuorum,

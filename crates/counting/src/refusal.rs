@@ -57,11 +57,13 @@ pub enum Refusal {
     TooManyCells = 24,
     /// Who leads the counter's partition has too much to do; nothing was changed.
     Overloaded = 25,
+    /// The node that was asked was removed from its cluster; nothing was changed.
+    NotMember = 26,
 }
 
 impl Refusal {
     /// Every refusal, for tables and tests.
-    pub const ALL: [Refusal; 25] = [
+    pub const ALL: [Refusal; 26] = [
         Refusal::Overflow,
         Refusal::BelowFloor,
         Refusal::AboveCeiling,
@@ -87,6 +89,7 @@ impl Refusal {
         Refusal::UndeclaredDimension,
         Refusal::TooManyCells,
         Refusal::Overloaded,
+        Refusal::NotMember,
     ];
 
     /// The stored number.
@@ -127,6 +130,7 @@ impl Refusal {
             Refusal::UndeclaredDimension => "undeclared-dimension",
             Refusal::TooManyCells => "too-many-cells",
             Refusal::Overloaded => "overloaded",
+            Refusal::NotMember => "not-a-member",
         }
     }
 
@@ -159,7 +163,8 @@ impl Refusal {
             | Refusal::Timeless
             | Refusal::UndeclaredDimension
             | Refusal::TooManyCells
-            | Refusal::Overloaded => false,
+            | Refusal::Overloaded
+            | Refusal::NotMember => false,
         }
     }
 }

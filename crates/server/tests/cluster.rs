@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -320,9 +321,41 @@ fn a_node_that_is_removed_while_it_runs_ends() {
     let mut servers = start_settled(&data);
     (0..40)
         .for_each(|number| add(&[&servers[0]], &format!("counter:{}", number % 10), &format!("id-{number}")));
+    let leaving = servers[3].resp;
+    let asking = std::thread::spawn(move || {
+        // Its clients are served by others through it until it knows that it is out, and are told so from then on.
+        let mut replies = BTreeSet::new();
+        while let Ok(reply) = ask(leaving, "INCR asked-of-who-leaves") {
+            replies
+                .insert(reply[0].split(' ').next().unwrap().trim_end_matches(char::is_numeric).to_string());
+        }
+        replies
+    });
     let said = servers[0].client(&["cluster", "remove", "4"]);
     assert!(said.status.success(), "{said:?}");
     let (status, log) = servers.remove(3).wait();
+    let replies = asking.join().unwrap();
+    let allowed = [":", "-NOTMEMBER", "-UNAVAILABLE"].map(String::from);
+    assert!(replies.iter().all(|reply| allowed.contains(reply)), "{replies:?}");
+    let again = run(&["cluster", "invite", "--data", data[0].to_str().unwrap()], &[]);
+    let invitation = String::from_utf8(again.stdout).unwrap();
+    assert!((1..=3).all(|node| invitation.contains(&format!("\n{node} = \""))), "{invitation}");
+    // A node writes down every few seconds who belongs to the cluster.
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        let gone = run(&["cluster", "replace", "4", "--data", data[0].to_str().unwrap()], &[]);
+        if String::from_utf8_lossy(&gone.stderr).contains("node 4 is gone already") {
+            break;
+        }
+        assert!(Instant::now() < until, "{gone:?}");
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    for name in ["authority-key.pem", "invited"] {
+        std::fs::copy(data[0].join("cluster").join(name), data[3].join("cluster").join(name)).unwrap();
+    }
+    let outside = run(&["cluster", "invite", "--data", data[3].to_str().unwrap()], &[]);
+    let told = String::from_utf8_lossy(&outside.stderr).into_owned();
+    assert!(told.contains("node 4 was removed from the cluster, and invites nobody"), "{told}");
     assert!(!status.success());
     assert!(log.iter().any(|line| line.contains("node 4 was removed from the cluster")), "{log:?}");
     (0..10).for_each(|number| assert_eq!(value(&servers[1], &format!("counter:{number}")), 4));

@@ -100,6 +100,9 @@ pub enum NotDone {
     /// The node that was asked has too much to do; nothing was changed.
     #[error("the node that leads has too much to do")]
     Busy,
+    /// The node that asks was removed from the cluster; nothing was changed.
+    #[error("this node was removed from the cluster")]
+    NotMember,
     /// It may be done or not.
     #[error("nobody knows whether it was done")]
     Unknown,

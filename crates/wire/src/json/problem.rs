@@ -167,6 +167,7 @@ pub const fn unavailable_code(reason: &Unavailable) -> &'static str {
         Unavailable::Unreadable(_) => "unavailable",
         Unavailable::Busy(_) => "busy",
         Unavailable::NoLeader(_) => "no-leader",
+        Unavailable::NotMember(_) => "not-a-member",
         Unavailable::Unsupported(_) => "unsupported",
     }
 }
@@ -234,6 +235,7 @@ mod tests {
             Unavailable::Unreadable("x".into()),
             Unavailable::Busy("x".into()),
             Unavailable::NoLeader("x".into()),
+            Unavailable::NotMember("x".into()),
             Unavailable::Unsupported("x".into()),
         ];
         for problem in refused.into_iter().chain(unavailable.iter().map(Problem::unavailable)) {
