@@ -134,6 +134,21 @@ impl Refusal {
         }
     }
 
+    /// Whether who refused it has looked at the counter, so that the reply says how that stands. A state of the service says nothing
+    /// about any counter.
+    pub fn knows_counter(self) -> bool {
+        !matches!(
+            self,
+            Refusal::CrossSlot
+                | Refusal::NoLeader
+                | Refusal::NoQuorum
+                | Refusal::OutcomeUnknown
+                | Refusal::Overloaded
+                | Refusal::NotMember
+                | Refusal::TooLarge
+        )
+    }
+
     /// Whether a retry under the same request id gets the same refusal for as long as the id is remembered.
     /// A decision about the counter is final; a state of the service or of the id itself is not.
     pub fn is_remembered(self) -> bool {
@@ -172,6 +187,14 @@ impl Refusal {
 #[cfg(test)]
 mod tests {
     use super::Refusal;
+
+    /// What is remembered was decided about a counter, which was looked at for it.
+    #[test]
+    fn a_decision_knows_its_counter() {
+        assert!(
+            Refusal::ALL.into_iter().filter(|refusal| refusal.is_remembered()).all(Refusal::knows_counter)
+        );
+    }
 
     #[test]
     fn numbers_are_stable_and_complete() {
