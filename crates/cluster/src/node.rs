@@ -114,6 +114,7 @@ impl Node {
         let is_simulated = storage.is_some();
         let (engine, journal) = open_engine(path, &options, storage).map_err(|error| error.to_string())?;
         let meta = MetaState::load(Arc::clone(&engine), Arc::clone(&journal), usize::from(partitions))?;
+        // Bounded by the pace of checkpoints: one number for each, and a partition has one at a time.
         let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
         journal.on_checkpoint(move |partition| {
             let _ = tell.send(partition);

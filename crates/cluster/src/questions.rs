@@ -340,12 +340,37 @@ pub(crate) fn read_refused(reader: &mut Reader<'_>) -> Result<Option<String>, Ma
     if reader.flag()? { reader.bytes().map(|why| Some(text(why))) } else { Ok(None) }
 }
 
-/// Whether somebody waits for the answer who asked the other node; of those there may be any number.
+/// Whether somebody waits for the answer who asked the other node; of those there may be any number. What replicas ask, and nodes for
+/// themselves, must not wait behind it. Every kind stands here, so that a new one is not forgotten.
 pub(crate) fn is_for_clients(question: &[u8]) -> bool {
-    matches!(
-        question.first(),
-        Some(&(kind::DO | kind::LOOK | kind::PAGE | kind::DRAW | kind::PLACE | kind::ADD_UP | kind::HOT))
-    )
+    match question.first() {
+        Some(
+            &(kind::DO
+            | kind::LOOK
+            | kind::PAGE
+            | kind::DRAW
+            | kind::PLACE
+            | kind::ADD_UP
+            | kind::HOT
+            | kind::AUDIT),
+        ) => true,
+        Some(
+            &(0..kind::DO
+            | kind::BRING
+            | kind::CHANGE
+            | kind::MEMBERS
+            | kind::RESHAPE
+            | kind::HOLD
+            | kind::LET_LEAD
+            | kind::LEADERS
+            | kind::WOULD_LEAD
+            | kind::AGREED_BY_ALL
+            | kind::AGREED
+            | kind::CHANGES),
+        ) => false,
+        // What this version does not know is refused at once.
+        Some(_) | None => false,
+    }
 }
 
 /// The answer to such a question where too many are not answered yet: nothing was done.
@@ -382,4 +407,18 @@ fn read_not_done(kind: u8, reader: &mut Reader<'_>) -> Result<NotDone, Malformed
         6 => NotDone::NotMember,
         _ => return Err(Malformed("unknown answer; sent by a newer version?")),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{is_for_clients, kind};
+
+    #[test]
+    fn what_clients_wait_for_takes_no_places_of_replicas() {
+        let for_clients = (0..=u8::MAX).filter(|kind| is_for_clients(&[*kind]));
+        let expected =
+            [kind::DO, kind::LOOK, kind::PAGE, kind::DRAW, kind::PLACE, kind::ADD_UP, kind::HOT, kind::AUDIT];
+        assert_eq!(for_clients.collect::<Vec<_>>(), expected);
+        assert!(!is_for_clients(&[]));
+    }
 }
