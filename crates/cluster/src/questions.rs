@@ -43,7 +43,7 @@ use tokio::time::Instant;
 
 use crate::belonging::JOIN_ASK_MAX;
 use crate::meta::{Change, removed};
-use crate::node::{ANSWER_MAX, Node};
+use crate::node::{ANSWER_MAX, LOST_AFTER, Node};
 use crate::raft::group::refusal;
 use crate::raft::{NodeId, NotDone};
 
@@ -174,7 +174,9 @@ impl Node {
                 }
             }
             kind::LEADERS => {
-                let known = |partition| Some((partition, self.group(partition)?.leader()?));
+                // Who has lost a leader must not send others to it.
+                let known =
+                    |partition| Some((partition, self.moving(partition)?.leader_heard_within(LOST_AFTER)?));
                 let leaders: Vec<(u16, NodeId)> = (0..self.partitions).filter_map(known).collect();
                 Ok(encode_pairs(&leaders))
             }

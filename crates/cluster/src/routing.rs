@@ -203,6 +203,10 @@ impl Node {
     /// Does a part here, if this node leads the partition.
     pub(crate) async fn do_here(&self, partition: u16, batch: Batch) -> Done {
         let held = self.held(partition).ok_or(NotDone::NotLeader(None))?;
+        if held.group.waits_for_room() {
+            // Others have another leader by now, or soon will; what was never proposed may be asked of that.
+            return Err(NotDone::NotLeader(self.leader(partition).filter(|leader| *leader != self.id)));
+        }
         let way = if only_looks(&batch) { held.looks } else { held.changes };
         within(ANSWER_MAX, way.go(batch)).await
     }

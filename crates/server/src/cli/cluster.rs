@@ -239,6 +239,8 @@ const PARTITIONS: u16 = 16;
 struct Cluster {
     cluster: String,
     epoch: u64,
+    node: u64,
+    problem: Option<String>,
     nodes: Vec<ClusterNode>,
     partitions: Vec<ClusterPartition>,
 }
@@ -278,6 +280,9 @@ fn status(client: &Client) -> Result<(), Failure> {
     let leaderless = found.partitions.iter().filter(|partition| partition.leader.is_none()).count();
     if leaderless > 0 {
         text.push_str(&format!("  {leaderless} partitions have no leader at the moment\n"));
+    }
+    if let Some(problem) = &found.problem {
+        text.push_str(&format!("  node {}, which was asked: {problem}\n", found.node));
     }
     terminal::print(text.trim_end())
 }

@@ -49,7 +49,7 @@ fn describe(node: &Node, reached: &BTreeSet<u64>) -> ClusterBody {
         let behind = behind.collect();
         ClusterPartition {
             partition,
-            leader: node.leader(partition),
+            leader: node.leader_heard_of(partition),
             replicas: replicas.clone(),
             last: status.last,
             applied: status.applied,
@@ -63,7 +63,8 @@ fn describe(node: &Node, reached: &BTreeSet<u64>) -> ClusterBody {
         cluster: format!("{:032x}", meta.cluster),
         feature_level: meta.level,
         epoch: meta.epoch,
-        leader: node.nodes_status().leader,
+        leader: node.leader_of_nodes(),
+        problem: node.problem(),
         nodes: nodes.collect(),
         partitions: partitions.collect(),
     }

@@ -693,8 +693,12 @@ pub struct ClusterBody {
     pub feature_level: u64,
     /// Raised with every change of nodes or placement.
     pub epoch: u64,
-    /// Who leads the group of all nodes, as far as is known.
+    /// Who leads the group of all nodes, and has been heard of in the last seconds.
     pub leader: Option<u64>,
+    /// Why the node that answers cannot do what it should: it reaches too few others, say, or its disk is full.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub problem: Option<String>,
     /// Everybody.
     pub nodes: Vec<ClusterNode>,
     /// Who holds what.
