@@ -337,7 +337,7 @@ impl Signals {
 const SAME_INTERRUPT: Duration = Duration::from_millis(300);
 
 /// Whether whoever started this process made it ignore SIGHUP. A handler would undo that.
-fn ignores_hang_up() -> bool {
+pub fn ignores_hang_up() -> bool {
     const SIGHUP_BIT: u64 = 1;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

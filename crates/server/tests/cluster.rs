@@ -200,11 +200,14 @@ fn mistakes_are_explained() {
     assert_eq!(ask(one.resp, "INCR still").unwrap(), [":1"]);
 }
 
-/// A cluster for trying it out, and its nodes.
+/// A cluster for trying it out, and its nodes. What the shell says about other servers is none of its business.
 fn try_out(temporary: &Path) -> (Child, Vec<Value>) {
     let mut child = Command::new(QUIPU)
         .args(["cluster", "dev", "--json", "--port", &free_ports().to_string()])
         .env("TMPDIR", temporary)
+        .env("QUIPU_BACKEND", "redis://127.0.0.1:1")
+        .env("QUIPU_DURABILITY", "none")
+        .stderr(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -241,8 +244,15 @@ fn a_cluster_for_trying_it_out_serves_and_leaves_nothing_behind() {
         let resp_cluster: SocketAddr = node["respCluster"].as_str().unwrap().parse().unwrap();
         assert_eq!(ask(resp_cluster, "CLUSTER KEYSLOT foo").unwrap(), [":12182"]);
     }
-    let id = rustix::process::Pid::from_raw(child.id() as i32).unwrap();
-    rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
+    let signal = |id: i64, signal| {
+        let id = rustix::process::Pid::from_raw(id as i32).unwrap();
+        rustix::process::kill_process(id, signal).unwrap();
+    };
+    signal(nodes[1]["pid"].as_i64().unwrap(), rustix::process::Signal::KILL);
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    assert!(said.any(|line| line.contains("node 2 (process ") && line.contains("has ended")));
+    // As when the terminal is closed.
+    signal(child.id().into(), rustix::process::Signal::HUP);
     assert!(child.wait().unwrap().success());
     assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0);
 }
