@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use parking_lot::Mutex;
+use quipu_store::Durability;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
@@ -97,9 +98,10 @@ pub fn run(
     health.set(why);
     deployment.step_aside(&runtime);
     fronts.stop(&runtime);
+    let durability = if deployment.member().is_some() { Durability::Sync } else { config.durability };
     let closed = deployment.close(&runtime);
     if let End::Ended(Ended::Failed(reason)) = &end {
-        let promise = promise(config.durability);
+        let promise = promise(durability);
         bail!("{reason}. {promise}; nothing more was acknowledged. Check the disk, then start quipu again");
     }
     closed.context("the last flush failed")?;

@@ -258,6 +258,18 @@ fn a_cluster_for_trying_it_out_serves_and_leaves_nothing_behind() {
 }
 
 #[test]
+fn what_a_node_says_of_itself_is_what_holds() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = found(folder.path(), 1);
+    let server = Server::start_with(&data[0], &["--durability", "none"]);
+    wait_for(&server, 1, 16);
+    let info = converse(server.resp, &[vec!["INFO".to_string()]]);
+    assert!(info.contains("durability:sync"), "{info}");
+    let no_ports = run(&["cluster", "dev", "--port", "0"], &[]);
+    assert_eq!(no_ports.status.code(), Some(2), "{no_ports:?}");
+}
+
+#[test]
 fn a_lost_node_is_replaced_by_another_and_cannot_come_back() {
     let folder = tempfile::tempdir().unwrap();
     let mut data = found(folder.path(), 4);
