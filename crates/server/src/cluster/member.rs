@@ -241,8 +241,9 @@ impl Running {
         };
         let transport = Arc::new(Arc::clone(&peers));
         let node = runtime.block_on(Node::open(settings, transport)).map_err(anyhow::Error::msg).context(
-            "this node does not start; if its data folder is damaged, do NOT restore it from a backup (others count on what it \
-             has promised since): remove the node, and let a new one join",
+            "this node does not start. If its data folder is damaged, replace the node (`quipu cluster replace`): the others have what \
+             it held. Do NOT restore a backup, whatever is said below, which is for servers without a cluster: an older folder takes \
+             back what the node has promised to the others since",
         )?;
         runtime.block_on(async {
             let listener = tokio::net::TcpListener::from_std(listener)?;
