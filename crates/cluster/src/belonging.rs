@@ -1,11 +1,12 @@
 //! How a cluster begins, how nodes come to it, and what all of them agree on.
 
+use std::fmt;
 use std::time::Duration;
 
 use quipu_counting::{Policies, Policy};
 use tokio::time::Instant;
 
-use crate::meta::{Change, Member};
+use crate::meta::{Change, Member, check_address};
 use crate::node::{ANSWER_MAX, Node, within};
 use crate::questions::{LOOK_AGAIN, kind, question, read_refused};
 use crate::raft::{NodeId, NotDone};
@@ -24,6 +25,39 @@ pub enum NotJoined {
     /// It is not wanted, for ever.
     #[error("{0}")]
     Refused(String),
+}
+
+/// Why all nodes have not agreed on a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotChanged {
+    /// It is not possible.
+    Refused(String),
+    /// It was not done, or nobody knows.
+    NotDone(NotDone),
+}
+
+impl fmt::Display for NotChanged {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NotChanged::Refused(why) => out.write_str(why),
+            // Who was asked last may think that another leads; there is none that could be found.
+            NotChanged::NotDone(NotDone::NotLeader(_)) => {
+                out.write_str("nobody leads the cluster at the moment; too few of its nodes may be reached")
+            }
+            NotChanged::NotDone(NotDone::NoQuorum) => {
+                out.write_str("too few nodes of the cluster are reached to agree on anything")
+            }
+            NotChanged::NotDone(why) => why.fmt(out),
+        }
+    }
+}
+
+impl std::error::Error for NotChanged {}
+
+impl From<NotDone> for NotChanged {
+    fn from(why: NotDone) -> NotChanged {
+        NotChanged::NotDone(why)
+    }
 }
 
 impl Node {
@@ -48,29 +82,36 @@ impl Node {
         }
         self.nodes.has_leader(ANSWER_MAX).await?;
         let (partitions, node) = (self.partitions, self.id);
-        self.change(Change::Found { cluster, partitions, replicas, node, member }).await
+        // A folder that counted alone keeps its policies with the first partition, whatever the others have.
+        let policies = self.engine.policies_of(0);
+        let policies = policies.iter().map(|(pattern, policy)| (pattern.to_vec(), policy.clone())).collect();
+        let found = Change::Found { cluster, partitions, replicas, node, member, policies };
+        self.change(found).await.map_err(|why| why.to_string())
     }
 
     /// Lets a node leave, which may be lost: others take over what it holds.
-    pub async fn let_leave(&self, node: NodeId) -> Result<(), String> {
+    pub async fn let_leave(&self, node: NodeId) -> Result<(), NotChanged> {
         if self.meta.read(|meta| meta.nodes.get(&node).is_none_or(|member| member.is_leaving)) {
             return Ok(());
         }
-        // A change of members needs a majority of those who are and of those who will be: who is lost goes first.
         let reached = self.reached().await;
+        if reached.len() * 2 <= self.meta.read(|meta| meta.nodes.len()) {
+            return Err(NotDone::NoQuorum.into());
+        }
+        // A change of members needs a majority of those who are and of those who will be: who is lost goes first.
         let lost = self.meta.read(|meta| {
             let mut stay = meta.nodes.iter().filter(|(id, member)| **id != node && !member.is_leaving);
             stay.find(|(id, _)| !reached.contains(id)).map(|(id, _)| *id)
         });
         match lost {
-            Some(lost) if reached.contains(&node) => Err(format!(
+            Some(lost) if reached.contains(&node) => Err(NotChanged::Refused(format!(
                 "node {node} cannot leave now: node {lost} does not answer, and too few would be left to agree on anything. \
                  Start node {lost}, or remove it first"
-            )),
-            _ => self
-                .change(Change::Leave(node))
-                .await
-                .map_err(|why| format!("node {node} cannot leave: {why}")),
+            ))),
+            _ => self.change(Change::Leave(node)).await.map_err(|why| match why {
+                NotChanged::Refused(why) => NotChanged::Refused(format!("node {node} cannot leave: {why}")),
+                other => other,
+            }),
         }
     }
 
@@ -95,7 +136,7 @@ impl Node {
     }
 
     /// Has a change agreed on by all nodes.
-    pub async fn change(&self, change: Change) -> Result<(), String> {
+    pub async fn change(&self, change: Change) -> Result<(), NotChanged> {
         let until = Instant::now() + self.patience;
         let mut hint = None;
         loop {
@@ -110,9 +151,10 @@ impl Node {
             };
             match done {
                 Ok(None) => return Ok(()),
-                Ok(Some(why)) => return Err(why),
+                Ok(Some(why)) => return Err(NotChanged::Refused(why)),
+                Err(NotDone::NotMember) => return Err(NotDone::NotMember.into()),
                 Err(NotDone::NotLeader(Some(leader))) if Some(leader) != target => hint = Some(leader),
-                Err(error) if Instant::now() >= until => return Err(error.to_string()),
+                Err(error) if Instant::now() >= until => return Err(error.into()),
                 Err(_) => tokio::time::sleep(LOOK_AGAIN).await,
             }
         }
@@ -124,6 +166,10 @@ impl Node {
             return Err(NotDone::NotLeader(None));
         }
         if let Change::Join(node, member) = change {
+            // Before it is agreed on, so that replicas of all versions decide alike.
+            if let Err(why) = check_address(&member.address) {
+                return Ok(Some(why));
+            }
             let known = self.meta.read(|meta| meta.nodes.get(node).cloned());
             // Nodes say again and again that they are there.
             if known.is_some_and(|known| Member { is_leaving: member.is_leaving, ..known } == *member) {
@@ -140,20 +186,20 @@ impl Node {
     }
 
     /// Stores or removes a policy everywhere.
-    pub async fn set_policy(&self, pattern: &[u8], policy: Option<Policy>) -> Result<bool, String> {
+    pub async fn set_policy(&self, pattern: &[u8], policy: Option<Policy>) -> Result<bool, NotChanged> {
         let needs_level =
             |policy: &Policy| policy.kind.is_some() || policy.audit_ms.is_some() || policy.rollups.is_some();
         if policy.as_ref().is_some_and(needs_level) {
-            self.check_level()?;
+            self.check_level().map_err(NotChanged::Refused)?;
         }
-        let existed = self.policies().await.map_err(|error| error.to_string())?.get(pattern).is_some();
+        let existed = self.policies().await?.get(pattern).is_some();
         self.change(Change::Policy(pattern.to_vec(), policy)).await?;
         let all = (0..self.partitions).map(|partition| {
             self.ask_leader(partition, question(kind::BRING, partition, |_| {}), |_| Ok(()))
         });
         // Leaders bring what is missing in time; here it is about not answering too early.
         for told in futures_util::future::join_all(all).await {
-            told.map_err(|error| error.to_string())?;
+            told?;
         }
         Ok(existed)
     }

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use quipu_counting::Policy;
@@ -58,6 +57,11 @@ impl Node {
         self.transport.learn(&addresses);
         self.ways.lock().retain(|(node, ..), _| addresses.contains_key(node));
         self.forget_watchers();
+        for (partition, led_at) in (0u16..).zip(&self.led_at) {
+            if self.leader_heard_of(partition).is_some() {
+                *led_at.lock() = Instant::now();
+            }
+        }
         let partitions = (0..self.partitions).filter(|partition| self.group(*partition).is_some());
         let others = [Chore::Nodes, Chore::Strays];
         for chore in others.into_iter().chain(partitions.map(Chore::Partition)) {
@@ -108,10 +112,10 @@ impl Node {
         }
     }
 
-    /// Asks others who leads what is not here: first those who should know best.
+    /// Asks others who leads what is not here, or stands still here: first those who should know best.
     pub(crate) async fn hear(&self) {
         let mut unheard: BTreeMap<u16, Vec<NodeId>> = (0..self.partitions)
-            .filter(|partition| self.group(*partition).is_none())
+            .filter(|partition| self.moving(*partition).is_none())
             .map(|partition| (partition, self.candidates(partition)))
             .collect();
         for rank in 0..REPLICAS_ASKED_MAX {
@@ -127,7 +131,7 @@ impl Node {
                 futures_util::future::join_all(answers).await.into_iter().flatten().flatten()
             {
                 if let Some(heard) = self.heard.get(usize::from(partition)) {
-                    heard.store(leader, Ordering::Relaxed);
+                    heard.learn(leader);
                     unheard.remove(&partition);
                 }
             }
@@ -172,6 +176,10 @@ impl Node {
     fn missing_policies(&self, partition: u16) -> Vec<(Vec<u8>, Option<Policy>)> {
         let here = self.engine.policies_of(partition);
         self.meta.read(|meta| {
+            // Before the cluster is founded it knows no policies, and those that are here are what it shall begin with.
+            if meta.cluster == 0 {
+                return Vec::new();
+            }
             let new = meta.policies.iter().filter(|(pattern, policy)| here.get(pattern) != Some(policy));
             let old = here.iter().filter(|(pattern, _)| meta.policies.get(pattern).is_none());
             let new = new.map(|(pattern, policy)| (pattern.to_vec(), Some(policy.clone())));
@@ -184,6 +192,9 @@ impl Node {
         let until = Instant::now() + patience;
         let mut agreed = None;
         loop {
+            if self.is_cast_out() {
+                return Err(NotDone::NotMember);
+            }
             if agreed.is_none()
                 && let Some(leader) = self.nodes.leader()
             {

@@ -42,6 +42,7 @@ struct Member {
 impl Gathering {
     pub(crate) fn new(node: Weak<Node>) -> Gathering {
         let queue = |node: Weak<Node>| {
+            // Bounded by who fills it: a connection has one batch under way, and the fronts bound connections and requests.
             let (queue, come) = mpsc::unbounded_channel();
             tokio::spawn(run(node, come));
             queue

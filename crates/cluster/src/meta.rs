@@ -14,6 +14,8 @@
 //!         | 4 node:v                                                is gone
 //!         | 5 epoch:v partitions:v (nodes:v node:v*)*               who holds what, decided when things stood so
 //!         | 6 pattern (0 | 1 policy)                                a policy is stored or removed
+//!         | 7 cluster:16 partitions:v replicas:v node:v member policies:v (pattern policy)*
+//!                                                                   as 1, of a folder that has policies
 //! address, zone, resp, http, pattern := length:v bytes
 //! ```
 //!
@@ -21,6 +23,7 @@
 //! program could do that an older one cannot waits for the cluster's level: the highest that all nodes know. It never falls.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use quipu_counting::placement::{self, Node as Place, Placement, Shape, VIRTUAL_NODES_DEFAULT};
 use quipu_counting::policy::POLICIES_MAX;
@@ -32,11 +35,15 @@ use crate::raft::NodeId;
 
 const VERSION: u8 = 2;
 /// The entries and rules that this program knows; raised by whoever adds to them.
-pub const LEVEL: u64 = LEVEL_OF_KINDS;
+pub const LEVEL: u64 = LEVEL_OF_FOUNDING;
 /// From here on all nodes know counters that are more than a number, what is told of additions, and roll-ups.
 pub const LEVEL_OF_KINDS: u64 = 3;
+/// From here on all nodes know of clusters that begin with policies.
+const LEVEL_OF_FOUNDING: u64 = 4;
 /// An address is a name or a number, and a port.
 pub const ADDRESS_BYTES_MAX: usize = 300;
+/// The longest name that a host can have.
+const HOST_BYTES_MAX: usize = 253;
 /// Nodes a cluster may have.
 const NODES_MAX: usize = 1_000;
 
@@ -97,6 +104,8 @@ pub enum Change {
         node: NodeId,
         /// Itself.
         member: Member,
+        /// The limits by which its folder has counted so far.
+        policies: Vec<(Vec<u8>, Policy)>,
     },
     /// A node joins, or is somewhere else now.
     Join(NodeId, Member),
@@ -114,7 +123,7 @@ impl Meta {
     /// Carries out a change, or says why not.
     pub fn apply(&mut self, change: Change) -> Result<(), String> {
         match change {
-            Change::Found { cluster, partitions, replicas, node, member } => {
+            Change::Found { cluster, partitions, replicas, node, member, policies } => {
                 if self.cluster != 0 {
                     return Err("the cluster is founded already".into());
                 }
@@ -122,6 +131,9 @@ impl Meta {
                 *self = Meta { cluster, level, partitions, replicas, epoch: 1, ..Meta::default() };
                 self.nodes.insert(node, member);
                 self.placement.replicas = vec![vec![node]; usize::from(partitions)];
+                for (pattern, policy) in policies {
+                    self.policies.set(&pattern, Some(policy));
+                }
             }
             Change::Join(node, mut member) => {
                 if self.removed.contains(&node) {
@@ -230,11 +242,7 @@ impl Meta {
             put_member(&mut out, member);
         }
         put_placement(&mut out, &self.placement);
-        put_varint(&mut out, self.policies.len() as u64);
-        for (pattern, policy) in self.policies.iter() {
-            put_bytes(&mut out, pattern);
-            put_policy_value(&mut out, policy);
-        }
+        put_policies(&mut out, self.policies.iter());
         put_varint(&mut out, self.removed.len() as u64);
         self.removed.iter().for_each(|node| put_varint(&mut out, *node));
         out
@@ -257,9 +265,8 @@ impl Meta {
             meta.nodes.insert(reader.varint()?, read_member(reader)?);
         }
         meta.placement = read_placement(reader)?;
-        for _ in 0..reader.count()? {
-            let pattern = reader.bytes_up_to(KEY_BYTES_MAX)?;
-            meta.policies.set(pattern, Some(reader.policy()?));
+        for (pattern, policy) in read_policies(reader)? {
+            meta.policies.set(&pattern, Some(policy));
         }
         for _ in 0..reader.count()? {
             meta.removed.insert(reader.varint()?);
@@ -273,13 +280,16 @@ impl Change {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         match self {
-            Change::Found { cluster, partitions, replicas, node, member } => {
-                out.push(1);
+            Change::Found { cluster, partitions, replicas, node, member, policies } => {
+                out.push(if policies.is_empty() { 1 } else { 7 });
                 out.extend_from_slice(&cluster.to_le_bytes());
                 put_varint(&mut out, u64::from(*partitions));
                 put_varint(&mut out, u64::from(*replicas));
                 put_varint(&mut out, *node);
                 put_member(&mut out, member);
+                if !policies.is_empty() {
+                    put_policies(&mut out, policies.iter().map(|(pattern, policy)| (&pattern[..], policy)));
+                }
             }
             Change::Join(node, member) => {
                 out.push(2);
@@ -315,12 +325,13 @@ impl Change {
     pub fn decode(bytes: &[u8]) -> Result<Change, Malformed> {
         let mut reader = Reader::new(bytes);
         let change = match reader.byte()? {
-            1 => Change::Found {
+            kind @ (1 | 7) => Change::Found {
                 cluster: u128::from_le_bytes(reader.array()?),
                 partitions: read_partitions(&mut reader)?,
                 replicas: read_u16(&mut reader)?,
                 node: reader.varint()?,
                 member: read_member(&mut reader)?,
+                policies: if kind == 7 { read_policies(&mut reader)? } else { Vec::new() },
             },
             2 => Change::Join(reader.varint()?, read_member(&mut reader)?),
             3 => Change::Leave(reader.varint()?),
@@ -333,6 +344,35 @@ impl Change {
             _ => return Err(Malformed("unknown change; sent by a newer version?")),
         };
         if reader.is_empty() { Ok(change) } else { Err(Malformed("more than a change")) }
+    }
+}
+
+/// Says no to what is not the address of one node, as others can reach it: a host and a port.
+pub fn check_address(address: &str) -> Result<(), String> {
+    let wrong = |why: &str| {
+        Err(format!("{address:?} is no address of a node: {why}; write host:port, like 10.0.0.1:7074"))
+    };
+    let Some((host, port)) = address.rsplit_once(':') else { return wrong("it has no port") };
+    let is_port = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_port || port.parse::<u16>().is_ok_and(|port| port == 0) || port.parse::<u16>().is_err() {
+        return wrong("the port must be a number from 1 to 65535");
+    }
+    let number = match host.strip_prefix('[').map(|host| host.strip_suffix(']')) {
+        Some(inside) => match inside.and_then(|inside| inside.parse::<Ipv6Addr>().ok()) {
+            Some(number) => Some(IpAddr::V6(number)),
+            None => return wrong("what stands in brackets must be an IPv6 address"),
+        },
+        None => host.parse::<Ipv4Addr>().ok().map(IpAddr::V4),
+    };
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    match number {
+        Some(number) if number.is_unspecified() => wrong("nobody reaches a node there"),
+        Some(_) => Ok(()),
+        None if host.is_empty() || host.len() > HOST_BYTES_MAX => {
+            wrong("the name of the host is empty or too long")
+        }
+        None if !host.bytes().all(is_name) => wrong("that is no name of a host"),
+        None => Ok(()),
     }
 }
 
@@ -372,6 +412,19 @@ pub fn read_member(reader: &mut Reader<'_>) -> Result<Member, Malformed> {
         resp: text(reader.bytes_up_to(ADDRESS_BYTES_MAX)?)?,
         http: text(reader.bytes_up_to(ADDRESS_BYTES_MAX)?)?,
     })
+}
+
+fn put_policies<'a>(out: &mut Vec<u8>, policies: impl ExactSizeIterator<Item = (&'a [u8], &'a Policy)>) {
+    put_varint(out, policies.len() as u64);
+    for (pattern, policy) in policies {
+        put_bytes(out, pattern);
+        put_policy_value(out, policy);
+    }
+}
+
+fn read_policies(reader: &mut Reader<'_>) -> Result<Vec<(Vec<u8>, Policy)>, Malformed> {
+    let count = reader.count()?;
+    (0..count).map(|_| Ok((reader.bytes_up_to(KEY_BYTES_MAX)?.to_vec(), reader.policy()?))).collect()
 }
 
 fn put_placement(out: &mut Vec<u8>, placement: &Placement) {
@@ -415,10 +468,14 @@ mod tests {
         Member { level: LEVEL, address: address.into(), zone: None, folder, is_leaving: false, resp, http }
     }
 
+    fn found_with(policies: Vec<(Vec<u8>, Policy)>) -> Change {
+        let member = member("one:7074");
+        Change::Found { cluster: 77, partitions: 8, replicas: 3, node: 1, member, policies }
+    }
+
     fn founded() -> Meta {
         let mut meta = Meta::default();
-        let found =
-            Change::Found { cluster: 77, partitions: 8, replicas: 3, node: 1, member: member("one:7074") };
+        let found = found_with(Vec::new());
         meta.apply(found.clone()).unwrap();
         assert!(meta.apply(found).is_err(), "once");
         meta
@@ -452,6 +509,40 @@ mod tests {
     }
 
     #[test]
+    fn an_address_is_a_host_and_a_port() {
+        for right in ["10.0.0.1:7074", "node-1:1", "a.example:65535", "my_host:7074", "[::1]:7074"] {
+            assert_eq!(check_address(right), Ok(()), "{right}");
+        }
+        let wrong = [
+            "",
+            "foo",
+            ":7074",
+            "foo:",
+            "foo:0",
+            "foo:65536",
+            "foo:+1",
+            "http://a:1",
+            "http://a:1/",
+            "a b:1",
+            "0.0.0.0:1",
+            "[::]:1",
+            "[foo]:1",
+            "::1:7074",
+        ];
+        for wrong in wrong {
+            assert!(check_address(wrong).is_err_and(|why| why.contains("host:port")), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_cluster_begins_with_the_policies_of_its_first_folder() {
+        let policy = Policy { min: Some(0), ..Policy::default() };
+        let mut meta = Meta::default();
+        meta.apply(found_with(vec![(b"stock:*".to_vec(), policy.clone())])).unwrap();
+        assert_eq!(meta.policies.get(b"stock:*"), Some(&policy));
+    }
+
+    #[test]
     fn the_level_is_what_all_know_and_never_falls() {
         let mut meta = founded();
         let at = |level, node: u64| Change::Join(node, Member { level, ..member(&format!("node-{node}")) });
@@ -473,6 +564,12 @@ mod tests {
     fn everything_is_read_as_written() {
         let mut meta = founded();
         let policy = Policy { max: Some(9), disabled: true, ..Policy::default() };
+        let founds = [Vec::new(), vec![(b"a*".to_vec(), policy.clone()), (b"b".to_vec(), Policy::default())]];
+        for found in founds.map(found_with) {
+            let bytes = found.encode();
+            assert_eq!(Change::decode(&bytes).unwrap(), found);
+            assert!((0..bytes.len()).all(|length| Change::decode(&bytes[..length]).is_err()), "{found:?}");
+        }
         let changes = [
             Change::Join(2, Member { zone: Some("east".into()), ..member("two:7074") }),
             Change::Join(3, member("three:7074")),

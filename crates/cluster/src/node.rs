@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use parking_lot::{Mutex, RwLock};
 use quipu_engine::{Clock, Engine, OpenError, Options, Replication};
 use quipu_store::Disk;
 use quipu_store::cold::ColdStore;
+use tokio::time::Instant;
 
 use crate::aggregates::Turns;
 use crate::blocking::blocking;
@@ -49,6 +50,10 @@ pub struct Settings {
 
 /// How long another node may take to answer.
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// Who leads and has not been heard of for so long is lost: by then others have elected another, if they could.
+pub(crate) const LOST_AFTER: Duration = Duration::from_secs(3);
+/// A partition without a leader for so long is not between two leaders: too few of its replicas reach each other.
+const LEADERLESS_AFTER: Duration = Duration::from_secs(5);
 /// How long a replica may take to end; one that waits for room on a full disk has nothing to lose.
 const STOP_MAX: Duration = Duration::from_secs(5);
 
@@ -70,8 +75,10 @@ pub struct Node {
     pub(crate) patience: Duration,
     pub(crate) partitions: u16,
     pub(crate) groups: RwLock<Vec<Option<Held>>>,
-    /// Who leads the partitions that are not here, as others say; 0 where nobody has said.
-    pub(crate) heard: Vec<AtomicU64>,
+    /// Who leads the partitions that are not here, or whose replica here stands still, as others say.
+    pub(crate) heard: Vec<Heard>,
+    /// When each partition last had a leader that could do something, as far as is known here.
+    pub(crate) led_at: Vec<Mutex<Instant>>,
     /// Where what clients ask comes together.
     pub(crate) gathering: Gathering,
     /// The ways to others who lead a partition; changes and looks go apart.
@@ -88,10 +95,30 @@ pub struct Node {
     pub(crate) chores: Mutex<BTreeSet<Chore>>,
     /// It is about to end, and leads nothing any more if others can.
     pub(crate) is_stopping: AtomicBool,
+    /// Others have said that it belongs to the cluster no longer; they never take that back.
+    is_cast_out: AtomicBool,
     pub(crate) reads: Reads,
     pub(crate) places: Mutex<Places>,
     pub(crate) adding_up: Turns,
     pub(crate) watching: Watching,
+}
+
+/// What others have said about who leads a partition.
+#[derive(Default)]
+pub(crate) struct Heard(Mutex<Option<(NodeId, Instant)>>);
+
+impl Heard {
+    pub(crate) fn learn(&self, leader: NodeId) {
+        *self.0.lock() = Some((leader, Instant::now()));
+    }
+
+    fn leader(&self) -> Option<NodeId> {
+        self.0.lock().map(|(leader, _)| leader)
+    }
+
+    fn leader_within(&self, time: Duration) -> Option<NodeId> {
+        self.0.lock().filter(|(_, at)| at.elapsed() < time).map(|(leader, _)| leader)
+    }
 }
 
 /// A partition that is here.
@@ -112,6 +139,7 @@ impl Node {
         let is_simulated = storage.is_some();
         let (engine, journal) = open_engine(path, &options, storage).map_err(|error| error.to_string())?;
         let meta = MetaState::load(Arc::clone(&engine), Arc::clone(&journal), usize::from(partitions))?;
+        // Bounded by the pace of checkpoints: one number for each, and a partition has one at a time.
         let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
         journal.on_checkpoint(move |partition| {
             let _ = tell.send(partition);
@@ -136,7 +164,8 @@ impl Node {
             patience,
             partitions,
             groups: RwLock::new(vec![None; usize::from(partitions)]),
-            heard: (0..partitions).map(|_| AtomicU64::new(0)).collect(),
+            heard: (0..partitions).map(|_| Heard::default()).collect(),
+            led_at: (0..partitions).map(|_| Mutex::new(Instant::now())).collect(),
             gathering: Gathering::new(Weak::clone(myself)),
             ways: Mutex::default(),
             nodes,
@@ -149,6 +178,7 @@ impl Node {
             bringing: (0..partitions).map(|_| tokio::sync::Mutex::default()).collect(),
             chores: Mutex::default(),
             is_stopping: AtomicBool::new(false),
+            is_cast_out: AtomicBool::new(false),
         });
         for partition in (0..partitions).filter(|partition| node.engine.holds(*partition)) {
             match node.journal.is_forgotten(usize::from(partition)) {
@@ -208,15 +238,61 @@ impl Node {
         self.partitions
     }
 
-    /// Who leads a partition, as far as is known here.
+    /// Who leads a partition, as far as is known here. A replica that waits for room does not learn who leads by now.
     pub fn leader(&self, partition: u16) -> Option<NodeId> {
-        match self.groups.read().get(usize::from(partition))? {
-            Some(held) => held.group.leader(),
-            None => {
-                let heard = self.heard[usize::from(partition)].load(Ordering::Relaxed);
-                (heard != 0).then_some(heard)
-            }
+        match self.moving(partition) {
+            Some(group) => group.leader(),
+            None => self.heard.get(usize::from(partition))?.leader(),
         }
+    }
+
+    /// The same, but only who has been heard of in the last seconds: a minority remembers leaders that it has lost.
+    pub fn leader_heard_of(&self, partition: u16) -> Option<NodeId> {
+        match self.moving(partition) {
+            Some(group) => group.leader_heard_within(LOST_AFTER),
+            None => self.heard.get(usize::from(partition))?.leader_within(LOST_AFTER),
+        }
+    }
+
+    /// Who leads the group of all nodes, and has been heard of in the last seconds.
+    pub fn leader_of_nodes(&self) -> Option<NodeId> {
+        self.nodes.leader_heard_within(LOST_AFTER)
+    }
+
+    /// The replica of a partition that is here, unless it stands still because the disk is full.
+    pub(crate) fn moving(&self, partition: u16) -> Option<Arc<Group>> {
+        let groups = self.groups.read();
+        let group = &groups.get(usize::from(partition))?.as_ref()?.group;
+        (!group.waits_for_room()).then(|| Arc::clone(group))
+    }
+
+    /// Partitions that have had no leader for longer than it takes to elect one, as far as is known here.
+    pub fn leaderless(&self) -> Vec<u16> {
+        let is_lost =
+            |partition: &u16| self.led_at[usize::from(*partition)].lock().elapsed() > LEADERLESS_AFTER;
+        (0..self.partitions).filter(is_lost).collect()
+    }
+
+    /// Why this node cannot do what it should, if it cannot.
+    pub fn problem(&self) -> Option<String> {
+        let id = self.id;
+        if self.is_cast_out() {
+            return Some(format!("node {id} was removed from its cluster"));
+        }
+        if self.meta.read(|meta| !meta.nodes.contains_key(&id)) {
+            return Some(format!("node {id} does not belong to its cluster yet"));
+        }
+        if self.nodes.waits_for_room() || (0..self.partitions).any(|partition| self.is_full(partition)) {
+            return Some(format!("the disk of node {id} is full, and its replicas wait for room"));
+        }
+        let (leaderless, partitions) = (self.leaderless().len(), self.partitions);
+        (leaderless > 0).then(|| {
+            format!("{leaderless} of {partitions} partitions have no leader: too few nodes that hold them are reached")
+        })
+    }
+
+    fn is_full(&self, partition: u16) -> bool {
+        self.group(partition).is_some_and(|group| group.waits_for_room())
     }
 
     pub(crate) fn held(&self, partition: u16) -> Option<Held> {
@@ -254,6 +330,17 @@ impl Node {
             answers.then_some(node)
         });
         futures_util::future::join_all(all).await.into_iter().flatten().collect()
+    }
+
+    /// The cluster wants this node no longer: from now on whoever asks it is told so at once, instead of waiting for others who
+    /// will not answer it.
+    pub fn cast_out(&self) {
+        self.is_cast_out.store(true, Ordering::Release);
+    }
+
+    /// Whether the cluster has said that it wants this node no longer.
+    pub fn is_cast_out(&self) -> bool {
+        self.is_cast_out.load(Ordering::Acquire)
     }
 
     /// Lets others lead what this node leads, as far as they can: who asks then waits for a message, not for an election.

@@ -317,6 +317,7 @@ impl Peers {
             drop(alive);
             match connected {
                 Ok((heard, stream)) => {
+                    // Bounded as the queue that it is fed from.
                     let (again, merged) = mpsc::unbounded_channel();
                     let _ = again.send(first);
                     // What comes in is passed on until the connection breaks.
@@ -361,6 +362,8 @@ impl Transport for Arc<Peers> {
         {
             let mut links = self.links.lock();
             let link = links.entry(node).or_insert_with(|| {
+                // Bounded by who asks, each of whom waits for the answer: what clients want by `together.rs`, which has a few
+                // messages under way, replicas and chores by their number.
                 let (ask, asked) = mpsc::unbounded_channel();
                 tokio::spawn(Peers::link(Arc::downgrade(self), node, asked));
                 ask
@@ -475,6 +478,7 @@ where
 {
     let (from, to) = tokio::io::split(stream);
     let mut from = BufReader::with_capacity(1 << 16, from);
+    // Bounded by what the other node has under way, which waits for every answer; one that takes none is let go of after `SILENCE_MAX`.
     let (answer, mut answers) = mpsc::unbounded_channel::<(u64, Bytes)>();
     let writing = tokio::spawn(async move {
         let mut to = BufWriter::with_capacity(1 << 16, to);

@@ -119,7 +119,7 @@ impl Node {
                 false => Ok(()),
             };
             let gone = match gone {
-                Ok(()) => self.change(Change::Remove(*node)).await,
+                Ok(()) => self.change(Change::Remove(*node)).await.map_err(|why| why.to_string()),
                 failed => failed,
             };
             if let Err(why) = gone {

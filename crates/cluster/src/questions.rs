@@ -29,6 +29,7 @@
 //! listing := prefix order:1 (0 | 1 value:z key) limit:v      order: 0 storage, 1 key, 2 value; only what comes after the place
 //! key, prefix, pattern := length:v bytes
 //! answer := 0 (what stands above) | 1 (0 | 1 leader:v) | 2 no quorum | 3 unknown | 4 length:v why it has stopped | 5 too much to do
+//!         | 6 who asks was removed from the cluster
 //! ```
 
 use std::collections::BTreeSet;
@@ -42,7 +43,7 @@ use tokio::time::Instant;
 
 use crate::belonging::JOIN_ASK_MAX;
 use crate::meta::{Change, removed};
-use crate::node::{ANSWER_MAX, Node};
+use crate::node::{ANSWER_MAX, LOST_AFTER, Node};
 use crate::raft::group::refusal;
 use crate::raft::{NodeId, NotDone};
 
@@ -93,7 +94,7 @@ impl Node {
             return Ok(match asked_for {
                 0..kind::DO => refusal(&why),
                 kind::CHANGE => [&[0], &encode_refused(Some(why))[..]].concat(),
-                _ => not_done(&NotDone::Stopped(why)),
+                _ => not_done(&NotDone::NotMember),
             });
         }
         if asked_for < kind::DO {
@@ -173,7 +174,9 @@ impl Node {
                 }
             }
             kind::LEADERS => {
-                let known = |partition| Some((partition, self.group(partition)?.leader()?));
+                // Who has lost a leader must not send others to it.
+                let known =
+                    |partition| Some((partition, self.moving(partition)?.leader_heard_within(LOST_AFTER)?));
                 let leaders: Vec<(u16, NodeId)> = (0..self.partitions).filter_map(known).collect();
                 Ok(encode_pairs(&leaders))
             }
@@ -228,7 +231,11 @@ impl Node {
             Err(malformed) => Err(malformed),
         };
         // What was answered was heard, and perhaps done.
-        read.unwrap_or(Err(NotDone::Unknown))
+        let answer = read.unwrap_or(Err(NotDone::Unknown));
+        if matches!(answer, Err(NotDone::NotMember)) {
+            self.cast_out();
+        }
+        answer
     }
 
     /// Asks whoever leads a partition something that may be asked again.
@@ -251,6 +258,9 @@ impl Node {
         let (until, busy_until) = (Instant::now() + self.patience, Instant::now() + BUSY_MAX);
         let (mut hint, mut hints) = (None, 0);
         loop {
+            if self.is_cast_out() {
+                return Err(NotDone::NotMember);
+            }
             for target in hint.take().map_or_else(|| self.candidates(partition), |hint| vec![hint]) {
                 match self.while_it_leads(partition, target, ask(target)).await {
                     Ok(answer) => return Ok((target, answer)),
@@ -332,12 +342,37 @@ pub(crate) fn read_refused(reader: &mut Reader<'_>) -> Result<Option<String>, Ma
     if reader.flag()? { reader.bytes().map(|why| Some(text(why))) } else { Ok(None) }
 }
 
-/// Whether somebody waits for the answer who asked the other node; of those there may be any number.
+/// Whether somebody waits for the answer who asked the other node; of those there may be any number. What replicas ask, and nodes for
+/// themselves, must not wait behind it. Every kind stands here, so that a new one is not forgotten.
 pub(crate) fn is_for_clients(question: &[u8]) -> bool {
-    matches!(
-        question.first(),
-        Some(&(kind::DO | kind::LOOK | kind::PAGE | kind::DRAW | kind::PLACE | kind::ADD_UP | kind::HOT))
-    )
+    match question.first() {
+        Some(
+            &(kind::DO
+            | kind::LOOK
+            | kind::PAGE
+            | kind::DRAW
+            | kind::PLACE
+            | kind::ADD_UP
+            | kind::HOT
+            | kind::AUDIT),
+        ) => true,
+        Some(
+            &(0..kind::DO
+            | kind::BRING
+            | kind::CHANGE
+            | kind::MEMBERS
+            | kind::RESHAPE
+            | kind::HOLD
+            | kind::LET_LEAD
+            | kind::LEADERS
+            | kind::WOULD_LEAD
+            | kind::AGREED_BY_ALL
+            | kind::AGREED
+            | kind::CHANGES),
+        ) => false,
+        // What this version does not know is refused at once.
+        Some(_) | None => false,
+    }
 }
 
 /// The answer to such a question where too many are not answered yet: nothing was done.
@@ -355,6 +390,7 @@ fn not_done(why: &NotDone) -> Vec<u8> {
         NotDone::NoQuorum => vec![2],
         NotDone::Unknown => vec![3],
         NotDone::Busy => vec![5],
+        NotDone::NotMember => vec![6],
         NotDone::NotReached(why) | NotDone::Stopped(why) => {
             let mut out = vec![4];
             put_bytes(&mut out, why.as_bytes());
@@ -370,6 +406,21 @@ fn read_not_done(kind: u8, reader: &mut Reader<'_>) -> Result<NotDone, Malformed
         3 => NotDone::Unknown,
         4 => NotDone::Stopped(String::from_utf8_lossy(reader.bytes()?).into_owned()),
         5 => NotDone::Busy,
+        6 => NotDone::NotMember,
         _ => return Err(Malformed("unknown answer; sent by a newer version?")),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{is_for_clients, kind};
+
+    #[test]
+    fn what_clients_wait_for_takes_no_places_of_replicas() {
+        let for_clients = (0..=u8::MAX).filter(|kind| is_for_clients(&[*kind]));
+        let expected =
+            [kind::DO, kind::LOOK, kind::PAGE, kind::DRAW, kind::PLACE, kind::ADD_UP, kind::HOT, kind::AUDIT];
+        assert_eq!(for_clients.collect::<Vec<_>>(), expected);
+        assert!(!is_for_clients(&[]));
+    }
 }

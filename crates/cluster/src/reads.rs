@@ -173,6 +173,7 @@ impl Node {
         part: &Part,
         max_staleness_ms: Option<u64>,
     ) -> Result<(u64, Vec<Reply>), Refusal> {
+        let until = Instant::now() + self.patience;
         let here = self.look_here(part.partition, &part.batch, max_staleness_ms).await;
         if let Ok(looked) = here {
             return Ok(looked);
@@ -189,7 +190,7 @@ impl Node {
                 }
             }
         }
-        self.do_part(part).await.map(|replies| (0, replies))
+        self.do_part_until(until, part).await.map(|replies| (0, replies))
     }
 
     /// Who should hold a partition, not always the same first: what is asked of any of them should not all go to one.

@@ -84,12 +84,22 @@ impl Node {
 
     /// Has a part done by whoever leads its partition, looking for that for as long as patience lasts.
     pub(crate) async fn do_part(&self, part: &Part) -> Result<Vec<Reply>, Refusal> {
-        let (until, busy_until) = (Instant::now() + self.patience, Instant::now() + BUSY_MAX);
+        self.do_part_until(Instant::now() + self.patience, part).await
+    }
+
+    /// The same for who has waited for others before. A part that only looks is not waited for any longer: it has no outcome that
+    /// would be worth it.
+    pub(crate) async fn do_part_until(&self, until: Instant, part: &Part) -> Result<Vec<Reply>, Refusal> {
+        let busy_until = Instant::now() + BUSY_MAX;
+        let looks = only_looks(&part.batch);
         let mut refusal = Refusal::NoLeader;
         let (mut hints, mut is_said) = (0, false);
         let mut candidates = self.candidates(part.partition);
         candidates.reverse();
         loop {
+            if self.is_cast_out() {
+                return Err(if refusal == Refusal::OutcomeUnknown { refusal } else { Refusal::NotMember });
+            }
             let Some(target) = candidates.pop() else {
                 if Instant::now() >= until {
                     return Err(refusal);
@@ -107,6 +117,15 @@ impl Node {
                 }
             };
             let done = match can_repeat(&part.batch) {
+                true if looks => {
+                    let looking = self.while_it_leads(part.partition, target, doing);
+                    match tokio::time::timeout_at(until, looking).await {
+                        Ok(done) => done,
+                        // Who leads waits in vain for those who follow; of another nobody knows whether it leads.
+                        Err(_) if target == self.id => return Err(Refusal::NoQuorum),
+                        Err(_) => return Err(refusal),
+                    }
+                }
                 true => self.while_it_leads(part.partition, target, doing).await,
                 false => doing.await,
             };
@@ -116,7 +135,7 @@ impl Node {
                     hints += 1;
                     candidates = vec![leader];
                 }
-                Err(NotDone::NotLeader(_) | NotDone::NotReached(_)) => {}
+                Err(NotDone::NotLeader(_) | NotDone::NotReached(_) | NotDone::NotMember) => {}
                 // Whether an earlier attempt was carried out is not known any better by a later one that was not.
                 Err(NotDone::NoQuorum | NotDone::Busy) if refusal == Refusal::OutcomeUnknown => {}
                 Err(NotDone::NoQuorum) => refusal = Refusal::NoQuorum,
@@ -126,7 +145,7 @@ impl Node {
                     tokio::time::sleep(LOOK_AGAIN).await;
                 }
                 // A look that was lost has changed nothing.
-                Err(NotDone::Unknown) if only_looks(&part.batch) => {}
+                Err(NotDone::Unknown) if looks => {}
                 Err(NotDone::Unknown) if !can_repeat(&part.batch) => return Err(Refusal::OutcomeUnknown),
                 Err(NotDone::Unknown) => refusal = Refusal::OutcomeUnknown,
                 Err(NotDone::Stopped(why)) => {
@@ -184,6 +203,10 @@ impl Node {
     /// Does a part here, if this node leads the partition.
     pub(crate) async fn do_here(&self, partition: u16, batch: Batch) -> Done {
         let held = self.held(partition).ok_or(NotDone::NotLeader(None))?;
+        if held.group.waits_for_room() {
+            // Others have another leader by now, or soon will; what was never proposed may be asked of that.
+            return Err(NotDone::NotLeader(self.leader(partition).filter(|leader| *leader != self.id)));
+        }
         let way = if only_looks(&batch) { held.looks } else { held.changes };
         within(ANSWER_MAX, way.go(batch)).await
     }

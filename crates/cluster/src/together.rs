@@ -42,6 +42,8 @@ impl Together {
         requests_max: usize,
         go: impl Fn(Batch) -> Option<BoxFuture<'static, Done>> + Send + 'static,
     ) -> Together {
+        // Bounded by who fills it: each waits for its answer, clients as in `gathering.rs`, other nodes by the places that `peers.rs` has
+        // for what clients of theirs ask.
         let (queue, waiting) = mpsc::unbounded_channel();
         tokio::spawn(run((under_way_max, requests_max), go, waiting));
         Together { queue }

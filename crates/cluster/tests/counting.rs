@@ -104,7 +104,7 @@ impl Cluster {
         let folder = self.nodes[&id].engine().folder_number();
         Member {
             level: LEVEL,
-            address: format!("node-{id}"),
+            address: format!("node-{id}:7074"),
             zone: None,
             folder,
             is_leaving: false,
@@ -478,7 +478,10 @@ async fn the_last_policy_is_the_one_that_holds() {
 async fn strangers_are_refused() {
     let mut cluster = Cluster::start().await;
     cluster.open(4).await;
-    let taken = Member { address: "node-2".into(), ..cluster.member(4) };
+    let nonsense = Member { address: "node-4".into(), ..cluster.member(4) };
+    let why = cluster.nodes[&4].join(&[1], &nonsense).await.unwrap_err();
+    assert!(why.to_string().contains("is no address of a node"), "{why}");
+    let taken = Member { address: "node-2:7074".into(), ..cluster.member(4) };
     let why = cluster.nodes[&4].join(&[1], &taken).await.unwrap_err();
     assert!(why.to_string().contains("another node has the address node-2"), "{why}");
     // Garbage is answered with an error, and nothing happens.
@@ -516,6 +519,39 @@ async fn a_folder_that_counted_alone_is_the_beginning_of_a_cluster() {
         assert!(cluster.run(3, &mut batch).await[0].duplicate, "{key}");
         assert_eq!(cluster.read(2, &key).await.cell.value, 8);
     }
+}
+
+/// Whoever wanted a counter never to fall below zero wants that of the cluster too, from its first moment on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_begins_with_the_policies_of_the_folder_that_counted_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster { net: Arc::default(), folder, nodes: BTreeMap::new() };
+    let path = cluster.path(1);
+    let policy = Policy { min: Some(0), audit_ms: Some(3_600_000), ..Policy::default() };
+    {
+        let alone = Engine::open(&path, options(1)).unwrap();
+        alone.set_policy(b"counter:*", Some(policy.clone()), (options(1).clock)()).unwrap();
+        alone.close().unwrap();
+    }
+    Engine::make_replicated(&path, options(1)).unwrap();
+    cluster.open(1).await;
+    for partition in 0..PARTITIONS {
+        let here = cluster.nodes[&1].engine().policies_of(partition);
+        assert_eq!(
+            here.get(b"counter:*"),
+            Some(&policy),
+            "partition {partition}, before anything is founded"
+        );
+    }
+    cluster.stop(1).await;
+    cluster.begin(3).await;
+    for (id, key) in [1, 2, 3].into_iter().cycle().zip(keys()) {
+        let mut batch = Batch::default();
+        batch.push(key.as_bytes(), Action::Add(Add::plain(-1)));
+        assert_eq!(cluster.run(id, &mut batch).await[0].refusal, Some(Refusal::BelowFloor), "{key}");
+    }
+    let known = cluster.nodes[&3].policies().await.unwrap();
+    assert_eq!(known.iter().collect::<Vec<_>>(), [(&b"counter:*"[..], &policy)]);
 }
 
 /// A crash after the request ids of a checkpoint were written and before its counters were: what the log has is decided again,

@@ -241,7 +241,7 @@ impl Policies {
     }
 
     /// All of them in the order of their patterns.
-    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &Policy)> {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&[u8], &Policy)> {
         self.by_pattern.iter().map(|(pattern, policy)| (pattern.as_slice(), policy))
     }
 

@@ -57,11 +57,13 @@ pub enum Refusal {
     TooManyCells = 24,
     /// Who leads the counter's partition has too much to do; nothing was changed.
     Overloaded = 25,
+    /// The node that was asked was removed from its cluster; nothing was changed.
+    NotMember = 26,
 }
 
 impl Refusal {
     /// Every refusal, for tables and tests.
-    pub const ALL: [Refusal; 25] = [
+    pub const ALL: [Refusal; 26] = [
         Refusal::Overflow,
         Refusal::BelowFloor,
         Refusal::AboveCeiling,
@@ -87,6 +89,7 @@ impl Refusal {
         Refusal::UndeclaredDimension,
         Refusal::TooManyCells,
         Refusal::Overloaded,
+        Refusal::NotMember,
     ];
 
     /// The stored number.
@@ -127,7 +130,23 @@ impl Refusal {
             Refusal::UndeclaredDimension => "undeclared-dimension",
             Refusal::TooManyCells => "too-many-cells",
             Refusal::Overloaded => "overloaded",
+            Refusal::NotMember => "not-a-member",
         }
+    }
+
+    /// Whether who refused it has looked at the counter, so that the reply says how that stands. A state of the service says nothing
+    /// about any counter.
+    pub fn knows_counter(self) -> bool {
+        !matches!(
+            self,
+            Refusal::CrossSlot
+                | Refusal::NoLeader
+                | Refusal::NoQuorum
+                | Refusal::OutcomeUnknown
+                | Refusal::Overloaded
+                | Refusal::NotMember
+                | Refusal::TooLarge
+        )
     }
 
     /// Whether a retry under the same request id gets the same refusal for as long as the id is remembered.
@@ -159,7 +178,8 @@ impl Refusal {
             | Refusal::Timeless
             | Refusal::UndeclaredDimension
             | Refusal::TooManyCells
-            | Refusal::Overloaded => false,
+            | Refusal::Overloaded
+            | Refusal::NotMember => false,
         }
     }
 }
@@ -167,6 +187,14 @@ impl Refusal {
 #[cfg(test)]
 mod tests {
     use super::Refusal;
+
+    /// What is remembered was decided about a counter, which was looked at for it.
+    #[test]
+    fn a_decision_knows_its_counter() {
+        assert!(
+            Refusal::ALL.into_iter().filter(|refusal| refusal.is_remembered()).all(Refusal::knows_counter)
+        );
+    }
 
     #[test]
     fn numbers_are_stable_and_complete() {

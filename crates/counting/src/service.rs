@@ -44,6 +44,9 @@ pub enum Unavailable {
     /// Others have to be asked, and nobody leads them.
     #[error("{0}; nothing was changed, retry")]
     NoLeader(String),
+    /// The node that was asked was removed from its cluster.
+    #[error("{0}; nothing was changed, ask another node")]
+    NotMember(String),
     /// The request asks for something that is too large or that this deployment does not do.
     #[error("{0}")]
     Unsupported(String),

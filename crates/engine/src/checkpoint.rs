@@ -127,9 +127,8 @@ impl Engine {
         let counters = held.table.len().min(ROWS_AT_FIRST_MAX);
         let mut rows = Rows::with_capacity(counters, counters * ROW_BYTES);
         rows.push(rows::CUT_KEY, Some(&cut.encode()))?;
-        if partition == 0 || self.replication.is_some() {
-            rows.push(rows::POLICIES_KEY, Some(&rows::encode_policies(&held.policies)))?;
-        }
+        // Of a folder that counts alone those of the first partition hold for all; once it is that of a node, each has its own.
+        rows.push(rows::POLICIES_KEY, Some(&rows::encode_policies(&held.policies)))?;
         if self.replication.is_some() {
             rows.push(rows::MARK_KEY, Some(&held.mark))?;
         }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use parking_lot::Mutex;
+use quipu_store::Durability;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
@@ -97,9 +98,10 @@ pub fn run(
     health.set(why);
     deployment.step_aside(&runtime);
     fronts.stop(&runtime);
+    let durability = if deployment.member().is_some() { Durability::Sync } else { config.durability };
     let closed = deployment.close(&runtime);
     if let End::Ended(Ended::Failed(reason)) = &end {
-        let promise = promise(config.durability);
+        let promise = promise(durability);
         bail!("{reason}. {promise}; nothing more was acknowledged. Check the disk, then start quipu again");
     }
     closed.context("the last flush failed")?;
@@ -337,7 +339,7 @@ impl Signals {
 const SAME_INTERRUPT: Duration = Duration::from_millis(300);
 
 /// Whether whoever started this process made it ignore SIGHUP. A handler would undo that.
-fn ignores_hang_up() -> bool {
+pub fn ignores_hang_up() -> bool {
     const SIGHUP_BIT: u64 = 1;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -117,6 +118,47 @@ fn a_folder_that_counted_alone_grows_into_a_cluster() {
 }
 
 #[test]
+fn the_policies_of_a_folder_become_those_of_its_cluster() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = folder.path().join("node-1");
+    let alone = Server::start(&first);
+    let policies = [
+        ("stock:*", r#"{"min":0,"max":9}"#),
+        ("trail:*", r#"{"audit":"30d"}"#),
+        ("uniques:*", r#"{"kind":"unique"}"#),
+        (
+            "visits:*",
+            r#"{"kind":"window","window":{"type":"calendar","unit":"month","zone":"Europe/Berlin"}}"#,
+        ),
+    ];
+    for (pattern, policy) in policies {
+        let reply = alone.request("PUT", &format!("/api/v1/policies/{pattern}"), &[], policy);
+        assert!(matches!(reply.status, 200 | 201), "{pattern}: {reply:?}");
+    }
+    let listed = |server: &Server| {
+        let reply = server.request("GET", "/api/v1/policies", &[], "");
+        assert_eq!(reply.status, 200, "{reply:?}");
+        reply.body
+    };
+    let before = listed(&alone);
+    alone.terminate();
+    let data = found(folder.path(), 2);
+    // Ended before it can have done anything, and perhaps in the middle of founding.
+    Server::start(&data[0]).kill();
+    let one = Server::start(&data[0]);
+    wait_for(&one, 1, 16);
+    let two = Server::start(&data[1]);
+    wait_until_settled(&[&one, &two]);
+    for server in [&one, &two] {
+        assert_eq!(listed(server), before);
+        for number in 0..50 {
+            let reply = ask_in_time(server, &format!("DECR stock:{number}"));
+            assert!(reply[0].starts_with("-LIMIT"), "{reply:?}");
+        }
+    }
+}
+
+#[test]
 fn mistakes_are_explained() {
     let folder = tempfile::tempdir().unwrap();
     let data = found(folder.path(), 2);
@@ -129,6 +171,15 @@ fn mistakes_are_explained() {
     refuse(&["cluster", "init", "--data", &text(&data[0])], "belongs to a node of a cluster already");
     refuse(&["cluster", "invite", "--data", &text(&data[1])], "only where `quipu cluster init` was");
     refuse(&["cluster", "invite", "--data", folder.path().to_str().unwrap()], "quipu cluster init");
+    for (address, why) in [
+        ("foo", "has no port"),
+        ("http://a:1/", "the port must be a number"),
+        ("0.0.0.0:1", "nobody reaches a node there"),
+    ] {
+        let new = folder.path().join("nonsense");
+        refuse(&["cluster", "init", "--data", &text(&new), "--peer-address", address], why);
+        assert!(!new.exists(), "nothing was written for {address}");
+    }
     let garbage = folder.path().join("garbage.toml");
     std::fs::write(&garbage, "node = 1\n").unwrap();
     let third = folder.path().join("third");
@@ -149,11 +200,14 @@ fn mistakes_are_explained() {
     assert_eq!(ask(one.resp, "INCR still").unwrap(), [":1"]);
 }
 
-/// A cluster for trying it out, and its nodes.
+/// A cluster for trying it out, and its nodes. What the shell says about other servers is none of its business.
 fn try_out(temporary: &Path) -> (Child, Vec<Value>) {
     let mut child = Command::new(QUIPU)
         .args(["cluster", "dev", "--json", "--port", &free_ports().to_string()])
         .env("TMPDIR", temporary)
+        .env("QUIPU_BACKEND", "redis://127.0.0.1:1")
+        .env("QUIPU_DURABILITY", "none")
+        .stderr(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -190,10 +244,29 @@ fn a_cluster_for_trying_it_out_serves_and_leaves_nothing_behind() {
         let resp_cluster: SocketAddr = node["respCluster"].as_str().unwrap().parse().unwrap();
         assert_eq!(ask(resp_cluster, "CLUSTER KEYSLOT foo").unwrap(), [":12182"]);
     }
-    let id = rustix::process::Pid::from_raw(child.id() as i32).unwrap();
-    rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
+    let signal = |id: i64, signal| {
+        let id = rustix::process::Pid::from_raw(id as i32).unwrap();
+        rustix::process::kill_process(id, signal).unwrap();
+    };
+    signal(nodes[1]["pid"].as_i64().unwrap(), rustix::process::Signal::KILL);
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    assert!(said.any(|line| line.contains("node 2 (process ") && line.contains("has ended")));
+    // As when the terminal is closed.
+    signal(child.id().into(), rustix::process::Signal::HUP);
     assert!(child.wait().unwrap().success());
     assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn what_a_node_says_of_itself_is_what_holds() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = found(folder.path(), 1);
+    let server = Server::start_with(&data[0], &["--durability", "none"]);
+    wait_for(&server, 1, 16);
+    let info = converse(server.resp, &[vec!["INFO".to_string()]]);
+    assert!(info.contains("durability:sync"), "{info}");
+    let no_ports = run(&["cluster", "dev", "--port", "0"], &[]);
+    assert_eq!(no_ports.status.code(), Some(2), "{no_ports:?}");
 }
 
 #[test]
@@ -270,9 +343,41 @@ fn a_node_that_is_removed_while_it_runs_ends() {
     let mut servers = start_settled(&data);
     (0..40)
         .for_each(|number| add(&[&servers[0]], &format!("counter:{}", number % 10), &format!("id-{number}")));
+    let leaving = servers[3].resp;
+    let asking = std::thread::spawn(move || {
+        // Its clients are served by others through it until it knows that it is out, and are told so from then on.
+        let mut replies = BTreeSet::new();
+        while let Ok(reply) = ask(leaving, "INCR asked-of-who-leaves") {
+            replies
+                .insert(reply[0].split(' ').next().unwrap().trim_end_matches(char::is_numeric).to_string());
+        }
+        replies
+    });
     let said = servers[0].client(&["cluster", "remove", "4"]);
     assert!(said.status.success(), "{said:?}");
     let (status, log) = servers.remove(3).wait();
+    let replies = asking.join().unwrap();
+    let allowed = [":", "-NOTMEMBER", "-UNAVAILABLE"].map(String::from);
+    assert!(replies.iter().all(|reply| allowed.contains(reply)), "{replies:?}");
+    let again = run(&["cluster", "invite", "--data", data[0].to_str().unwrap()], &[]);
+    let invitation = String::from_utf8(again.stdout).unwrap();
+    assert!((1..=3).all(|node| invitation.contains(&format!("\n{node} = \""))), "{invitation}");
+    // A node writes down every few seconds who belongs to the cluster.
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        let gone = run(&["cluster", "replace", "4", "--data", data[0].to_str().unwrap()], &[]);
+        if String::from_utf8_lossy(&gone.stderr).contains("node 4 is gone already") {
+            break;
+        }
+        assert!(Instant::now() < until, "{gone:?}");
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    for name in ["authority-key.pem", "invited"] {
+        std::fs::copy(data[0].join("cluster").join(name), data[3].join("cluster").join(name)).unwrap();
+    }
+    let outside = run(&["cluster", "invite", "--data", data[3].to_str().unwrap()], &[]);
+    let told = String::from_utf8_lossy(&outside.stderr).into_owned();
+    assert!(told.contains("node 4 was removed from the cluster, and invites nobody"), "{told}");
     assert!(!status.success());
     assert!(log.iter().any(|line| line.contains("node 4 was removed from the cluster")), "{log:?}");
     (0..10).for_each(|number| assert_eq!(value(&servers[1], &format!("counter:{number}")), 4));

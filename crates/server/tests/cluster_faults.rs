@@ -182,6 +182,78 @@ fn who_is_left_alone_says_that_nobody_leads() {
     }
 }
 
+/// Asks until it is so.
+fn until_is<T: std::fmt::Debug>(ask: impl Fn() -> T, is_so: impl Fn(&T) -> bool) {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let answer = ask();
+        if is_so(&answer) {
+            return;
+        }
+        assert!(Instant::now() < until, "{answer:?}");
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// One of the others is gone, and the other one hears everything and answers nothing.
+#[test]
+fn a_minority_says_that_it_is_one_and_nothing_about_counters() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = found(folder.path(), 3);
+    let mut servers = start(&data);
+    let keys = keys();
+    keys.iter().for_each(|key| add(&[&servers[0]], key, "before"));
+    servers.remove(1).kill();
+    servers[1].signal(Signal::STOP);
+    let server = &servers[0];
+    thread::scope(|scope| {
+        for key in &keys {
+            // A look has no outcome, at whatever moment it is asked for.
+            for query in ["", "?consistency=eventual&maxStalenessMs=0"] {
+                scope.spawn(move || {
+                    let reply = server.request("GET", &format!("/api/v1/counters/{key}{query}"), &[], "");
+                    // Who leads may trust that for a moment yet.
+                    if reply.status != 200 {
+                        assert_refused(&reply);
+                        assert_eq!(reply.status, 503, "{key}{query}: {reply:?}");
+                    }
+                });
+            }
+            scope.spawn(move || {
+                let reply = increment(server, key, "lost");
+                assert_refused(&reply);
+                let body = reply.json();
+                let told = ["value", "version", "exists", "exact", "stalenessMs", "accepted"];
+                assert!(told.iter().all(|field| body[field].is_null()), "{reply:?}");
+            });
+        }
+    });
+    until_is(
+        || server.request("GET", "/readyz", &[], ""),
+        |reply| reply.status == 503 && reply.body.contains("16 of 16 partitions have no leader"),
+    );
+    let info = converse(server.resp_cluster.unwrap(), "CLUSTER INFO\r\nQUIT\r\n");
+    assert!(info.contains("cluster_state:fail") && info.contains("cluster_slots_ok:0"), "{info}");
+    let status = String::from_utf8(server.client(&["cluster", "status"]).stdout).unwrap();
+    assert!(status.contains("16 partitions have no leader"), "{status}");
+    assert!(status.contains("node 1, which was asked: 16 of 16 partitions"), "{status}");
+    // Who is sent to a node that does not answer learns less than who is told.
+    let moved = ask(server.resp_cluster.unwrap(), &format!("GET {}", keys[0])).unwrap();
+    assert!(moved[0].starts_with("-CLUSTERDOWN"), "{moved:?}");
+    let removed = server.client(&["cluster", "remove", "2"]);
+    let told = String::from_utf8_lossy(&removed.stderr).into_owned();
+    assert_eq!(removed.status.code(), Some(8), "{told}");
+    assert!(told.contains("too few nodes of the cluster are reached"), "{told}");
+    servers[1].signal(Signal::CONT);
+    until_is(|| server.request("GET", "/readyz", &[], ""), |reply| reply.status == 200);
+    keys.iter().for_each(|key| add(&[server], key, "after"));
+}
+
+/// All that is answered on a connection of its own.
+fn converse(address: SocketAddr, lines: &str) -> String {
+    String::from_utf8(support::exchange(address, lines.as_bytes())).unwrap()
+}
+
 #[test]
 fn a_server_whose_others_stand_still_acknowledges_nothing_and_counts_it_once_later() {
     let folder = tempfile::tempdir().unwrap();

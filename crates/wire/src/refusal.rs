@@ -73,6 +73,7 @@ pub const fn of_refusal(refusal: Refusal) -> &'static Presentation {
         Refusal::UndeclaredDimension => &UNDECLARED_DIMENSION,
         Refusal::TooManyCells => &TOO_MANY_CELLS,
         Refusal::Overloaded => &OVERLOADED,
+        Refusal::NotMember => &NOT_MEMBER,
     }
 }
 
@@ -84,6 +85,7 @@ pub const fn of_unavailable(reason: &Unavailable) -> &'static Presentation {
         Unavailable::Unreadable(_) => &UNREADABLE,
         Unavailable::Busy(_) => &BUSY,
         Unavailable::NoLeader(_) => &LEADERLESS,
+        Unavailable::NotMember(_) => &OUTSIDE,
         Unavailable::Unsupported(_) => &UNSUPPORTED,
     }
 }
@@ -202,6 +204,16 @@ static OVERLOADED: Presentation = row(
     8,
     true,
 );
+static NOT_MEMBER: Presentation = row(
+    NOT_MEMBER_PREFIX,
+    "this node was removed from the cluster, or a copy of it runs in its place, nothing was changed; ask another node",
+    false,
+    503,
+    8,
+    true,
+);
+/// Its own word: asking the same node again is of no use, whatever becomes of the cluster.
+const NOT_MEMBER_PREFIX: &str = "NOTMEMBER";
 static OUTCOME_UNKNOWN: Presentation =
     row("UNAVAILABLE", "outcome unknown, retry with the same request id", false, 504, 10, true);
 
@@ -279,6 +291,7 @@ static FAILED: Presentation = row("UNAVAILABLE", "", false, 504, 10, true);
 static UNREADABLE: Presentation = row("UNAVAILABLE", "", false, 503, 11, true);
 static BUSY: Presentation = row("BUSY", "", false, 503, 8, true);
 static LEADERLESS: Presentation = row("CLUSTERDOWN", "", false, 503, 8, true);
+static OUTSIDE: Presentation = row(NOT_MEMBER_PREFIX, "", false, 503, 8, true);
 static UNSUPPORTED: Presentation = row("ERR", "", false, 400, 2, false);
 
 #[cfg(test)]
@@ -321,6 +334,7 @@ mod tests {
             Unavailable::Unreadable("x".into()),
             Unavailable::Busy("x".into()),
             Unavailable::NoLeader("x".into()),
+            Unavailable::NotMember("x".into()),
             Unavailable::Unsupported("x".into()),
         ] {
             assert_eq!(

@@ -100,6 +100,9 @@ pub enum NotDone {
     /// The node that was asked has too much to do; nothing was changed.
     #[error("the node that leads has too much to do")]
     Busy,
+    /// The node that asks was removed from the cluster; nothing was changed.
+    #[error("this node was removed from the cluster")]
+    NotMember,
     /// It may be done or not.
     #[error("nobody knows whether it was done")]
     Unknown,
@@ -157,6 +160,11 @@ struct Standing {
 impl Standing {
     fn promise(&self) {
         *self.promised_at.lock() = Some(Instant::now());
+    }
+
+    /// Whether a leader was answered within so long.
+    fn promised_within(&self, time: Duration) -> bool {
+        self.promised_at.lock().is_some_and(|at| at.elapsed() < time)
     }
 
     fn has_promised(&self) -> bool {
@@ -363,6 +371,23 @@ impl<M: State> Group<M> {
         self.metrics(leader)
     }
 
+    /// Who leads, if that has been heard of within so long; if it is this node, by enough of the others to agree on something.
+    pub fn leader_heard_within(&self, time: Duration) -> Option<NodeId> {
+        use openraft::Instant;
+        self.metrics(|metrics| {
+            let leader = leader(metrics)?;
+            let is_heard = match leader == metrics.id {
+                true => {
+                    let is_alone = metrics.membership_config.voter_ids().eq([metrics.id]);
+                    let acked = metrics.last_quorum_acked.as_ref();
+                    is_alone || acked.is_some_and(|acked| acked.elapsed() < time)
+                }
+                false => self.standing.promised_within(time),
+            };
+            is_heard.then_some(leader)
+        })
+    }
+
     /// How things stand.
     pub fn status(&self) -> Status {
         self.metrics(|metrics| Status {
@@ -473,7 +498,7 @@ impl<M: State> Group<M> {
 
     /// Whether it stands still because the disk is full.
     pub fn waits_for_room(&self) -> bool {
-        self.ties.is_full.load(Ordering::Relaxed)
+        self.ties.is_full.load(Ordering::Relaxed) || self.log.waits_for_room()
     }
 
     /// Why the replica has ended by itself, if it has.

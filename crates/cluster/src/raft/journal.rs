@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::io;
 use std::ops::{Bound, RangeBounds};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use openraft::entry::RaftEntry;
@@ -175,7 +175,8 @@ impl JournalReader {
             }
         }
         let groups = self.groups.into_iter().map(|group| Arc::new(Mutex::new(group))).collect();
-        Arc::new(Journal { log, groups, tell: OnceLock::new(), is_closing: AtomicBool::new(false) })
+        let (is_closing, waiting) = (AtomicBool::new(false), AtomicUsize::new(0));
+        Arc::new(Journal { log, groups, tell: OnceLock::new(), is_closing, waiting })
     }
 }
 
@@ -186,6 +187,8 @@ pub struct Journal {
     tell: OnceLock<Box<dyn Fn(u16) + Send + Sync>>,
     /// Nobody waits for room any more.
     is_closing: AtomicBool,
+    /// How many replicas wait for room in the log.
+    waiting: AtomicUsize,
 }
 
 impl Replication for Journal {
@@ -252,18 +255,24 @@ impl Journal {
         &self,
         mut attempt: impl FnMut() -> Result<T, LogError>,
     ) -> io::Result<T> {
-        let mut is_told = false;
+        let mut waits = None;
         loop {
             match attempt() {
                 Err(LogError::Full(why)) if !self.is_closing.load(Ordering::Acquire) => {
-                    if !std::mem::replace(&mut is_told, true) {
+                    waits.get_or_insert_with(|| {
                         tracing::error!("the disk is full, and a replica waits for room: {why}");
-                    }
+                        Waits::new(&self.waiting)
+                    });
                     tokio::time::sleep(FULL_PAUSE).await;
                 }
                 done => return done.map_err(failed),
             }
         }
+    }
+
+    /// Whether a replica waits for room in the log, which is that of all of them.
+    pub fn waits_for_room(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
     }
 
     /// Whether a group was given up here, and has not begun anew since.
@@ -318,7 +327,28 @@ pub struct GroupLog {
     group: Arc<Mutex<Group>>,
 }
 
+/// One who waits for room, until it is dropped.
+struct Waits<'a>(&'a AtomicUsize);
+
+impl Waits<'_> {
+    fn new(waiting: &AtomicUsize) -> Waits<'_> {
+        waiting.fetch_add(1, Ordering::Relaxed);
+        Waits(waiting)
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl GroupLog {
+    /// Whether it stands still, or soon will, because there is no room in the node's log.
+    pub fn waits_for_room(&self) -> bool {
+        self.journal.waits_for_room()
+    }
+
     /// Whether it has all it must have to vote and lead.
     pub fn is_complete(&self) -> bool {
         let group = self.group.lock();

@@ -139,7 +139,7 @@ Ctrl-C ends it, and removes all it counted.")]
         #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=9))]
         nodes: u16,
         /// The ports of node n: HTTP at this plus ten times n - 1, RESP one above, Redis Cluster three above, other nodes four above
-        #[arg(long, default_value_t = 7070)]
+        #[arg(long, default_value_t = 7070, value_parser = clap::value_parser!(u16).range(1..))]
         port: u16,
         /// Print JSON, for programs: one line once it serves
         #[arg(long)]
@@ -239,6 +239,8 @@ const PARTITIONS: u16 = 16;
 struct Cluster {
     cluster: String,
     epoch: u64,
+    node: u64,
+    problem: Option<String>,
     nodes: Vec<ClusterNode>,
     partitions: Vec<ClusterPartition>,
 }
@@ -278,6 +280,9 @@ fn status(client: &Client) -> Result<(), Failure> {
     let leaderless = found.partitions.iter().filter(|partition| partition.leader.is_none()).count();
     if leaderless > 0 {
         text.push_str(&format!("  {leaderless} partitions have no leader at the moment\n"));
+    }
+    if let Some(problem) = &found.problem {
+        text.push_str(&format!("  node {}, which was asked: {problem}\n", found.node));
     }
     terminal::print(text.trim_end())
 }
@@ -345,8 +350,18 @@ fn dev(nodes: u16, port: u16, json: bool) -> Result<(), Failure> {
         }
         terminal::print(text.trim_end())?;
     }
+    let mut ended = vec![false; servers.len()];
     while interrupt.received().is_none() {
         interrupt.wait(Duration::from_secs(1));
+        for ((server, ended), node) in servers.iter_mut().zip(&mut ended).zip(1..) {
+            if let (false, Ok(Some(status))) = (*ended, server.child.try_wait()) {
+                *ended = true;
+                terminal::print_note(&format!(
+                    "node {node} (process {}) has ended: {status}",
+                    server.child.id()
+                ));
+            }
+        }
     }
     drop(servers);
     Ok(())
@@ -359,7 +374,14 @@ fn start(
     resp_cluster: SocketAddr,
 ) -> anyhow::Result<Server> {
     let program = std::env::current_exe().context("where is this program?")?;
-    let mut child = Process::new(program)
+    // Settings of this shell are about other servers: a backend or another durability would make these something else.
+    let foreign = std::env::vars_os().map(|(name, _)| name);
+    let foreign = foreign.filter(|name| name.to_string_lossy().starts_with("QUIPU_"));
+    let mut process = Process::new(program);
+    for name in foreign {
+        process.env_remove(name);
+    }
+    let mut child = process
         .args(["serve", "--json", "--data"])
         .arg(data)
         .args(["--http", &http.to_string(), "--resp", &resp.to_string()])

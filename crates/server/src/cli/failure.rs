@@ -140,6 +140,7 @@ fn exit_code(status: u16, reason: &str) -> u8 {
         Unavailable::Unreadable,
         Unavailable::Busy,
         Unavailable::NoLeader,
+        Unavailable::NotMember,
         Unavailable::Unsupported,
     ]
     .map(|kind| kind(String::new()));
@@ -199,6 +200,7 @@ mod tests {
             (409, "disabled", 5),
             (422, "id-reused", 6),
             (503, "busy", 8),
+            (503, "not-a-member", 8),
             (503, "disk-full", 9),
             (504, "outcome-unknown", 10),
             (503, "unavailable", 11),

@@ -10,9 +10,11 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use signal_hook::consts::{SIGINT, SIGPIPE, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
+
+use crate::serve::ignores_hang_up;
 
 /// Whether somebody asked to stop.
 pub struct Interrupt {
@@ -24,9 +26,11 @@ pub struct Interrupt {
 const NONE: i32 = 0;
 
 impl Interrupt {
-    /// From now on SIGINT and SIGTERM no longer end the process by themselves; a second one does.
+    /// From now on SIGINT, SIGTERM and, unless the process was told to ignore it, SIGHUP no longer end the process by themselves; a
+    /// second one does.
     pub fn watch() -> std::io::Result<Interrupt> {
-        let mut arriving = Signals::new([SIGINT, SIGTERM])?;
+        let hang_up = Some(SIGHUP).filter(|_| !ignores_hang_up());
+        let mut arriving = Signals::new([SIGINT, SIGTERM].into_iter().chain(hang_up))?;
         let (sender, arrivals) = channel();
         let first = Arc::new(AtomicI32::new(NONE));
         let noted = Arc::clone(&first);
@@ -87,7 +91,7 @@ const LOOK_AROUND: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// Ends the process as the signal would have: the shell that started us must see that we were interrupted.
 pub fn end_by(signal: i32) -> ! {
     let _ = emulate_default_handler(signal);
-    // Only a signal that cannot end a process comes here; SIGINT and SIGTERM can.
+    // Only a signal that cannot end a process comes here; those that are watched can.
     std::process::exit(128 + signal);
 }
 

@@ -57,6 +57,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use quipu_engine::OpenError;
+use quipu_store::Durability;
 use serde_json::json;
 
 use crate::config::secret::SecretUrl;
@@ -438,10 +439,12 @@ fn run(command: Command, tidy_memory: fn()) -> Result<(), Failure> {
 fn announce(config: &Config, addresses: Addresses) {
     let Addresses { http, resp, resp_cluster } = addresses;
     let is_here = config.backend.is_none();
+    // What a node of a cluster acknowledges is on disks, whatever it was told.
+    let durability = if resp_cluster.is_some() { Durability::Sync } else { config.durability };
     let shown = |url: &Option<SecretUrl>| url.as_ref().map(SecretUrl::to_string);
     let printed = terminal::print(json!({
         "http": http, "resp": resp, "respCluster": resp_cluster,
-        "data": is_here.then_some(&config.data), "durability": is_here.then(|| config.durability.to_string()),
+        "data": is_here.then_some(&config.data), "durability": is_here.then(|| durability.to_string()),
         "backend": shown(&config.backend), "archive": shown(&config.archive),
         "version": env!("CARGO_PKG_VERSION"), "pid": std::process::id(),
     }));

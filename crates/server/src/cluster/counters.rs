@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use quipu_cluster::belonging::NotChanged;
 use quipu_cluster::node::Node;
 use quipu_cluster::raft::NotDone;
 use quipu_cluster::walks::Scope;
@@ -56,10 +57,22 @@ fn unavailable(why: NotDone) -> Unavailable {
     match why {
         NotDone::Stopped(why) => Unavailable::Unreadable(why),
         NotDone::Busy => Unavailable::Busy(why.to_string()),
+        NotDone::NotMember => Unavailable::NotMember(why.to_string()),
         NotDone::NotLeader(_) => {
             Unavailable::NoLeader("nobody leads one of the partitions at the moment".into())
         }
         other => Unavailable::NoLeader(other.to_string()),
+    }
+}
+
+/// Why all nodes could not agree on something.
+pub fn not_agreed(why: NotDone) -> Unavailable {
+    match why {
+        NotDone::NotLeader(_) | NotDone::NoQuorum => {
+            Unavailable::NoLeader(NotChanged::NotDone(why).to_string())
+        }
+        NotDone::Unknown => Unavailable::Failed(why.to_string()),
+        other => unavailable(other),
     }
 }
 
@@ -88,8 +101,7 @@ impl Counters for ClusterCounters {
 
     fn policies(&self) -> Result<Policies, Unavailable> {
         let node = Arc::clone(&self.node);
-        let nobody = |_| Unavailable::NoLeader("nobody leads the cluster at the moment".into());
-        self.wait(async move { node.policies().await })?.map_err(nobody)
+        self.wait(async move { node.policies().await })?.map_err(not_agreed)
     }
 
     fn set_policy(&self, pattern: &[u8], policy: Option<Policy>, _now_ms: u64) -> Result<bool, Unavailable> {
@@ -98,7 +110,10 @@ impl Counters for ClusterCounters {
         }
         let (node, pattern) = (Arc::clone(&self.node), pattern.to_vec());
         let set = async move { node.set_policy(&pattern, policy).await };
-        self.wait(set)?.map_err(Unavailable::Unreadable)
+        self.wait(set)?.map_err(|why| match why {
+            NotChanged::Refused(why) => Unavailable::Unsupported(why),
+            NotChanged::NotDone(why) => not_agreed(why),
+        })
     }
 
     fn scan(&self, cursor: u64, count: usize, _now_ms: u64) -> Result<ScanPage, Unavailable> {

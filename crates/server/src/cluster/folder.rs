@@ -7,6 +7,7 @@
 //!                key.pem              and proves it with
 //!                authority-key.pem    of the first node: signs invitations
 //!                invited              the last number given out, of the first node
+//!                known.toml           who belonged to the cluster when the node last looked, for invitations
 //! ```
 //! An invitation is all of that for another node, in one file: whoever has it can join.
 
@@ -19,6 +20,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use quipu_cluster::certificates::{Authority, Issued};
+use quipu_cluster::meta::{Meta, check_address};
 use quipu_cluster::peers::Tls;
 use quipu_engine::{Engine, Options};
 use rand::TryRngCore;
@@ -82,6 +84,38 @@ impl Identity {
     }
 }
 
+/// Who belongs to the cluster, as a node that runs has written it down for who invites from its folder.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Known {
+    /// Those who left, for ever.
+    #[serde(default)]
+    removed: Vec<u64>,
+    /// Where the others are reached, by number.
+    #[serde(default)]
+    nodes: BTreeMap<String, String>,
+}
+
+impl Known {
+    /// What a node knows.
+    pub fn of(meta: &Meta) -> Known {
+        let address =
+            |(node, member): (&u64, &quipu_cluster::meta::Member)| (node.to_string(), member.address.clone());
+        Known {
+            removed: meta.removed.iter().copied().collect(),
+            nodes: meta.nodes.iter().map(address).collect(),
+        }
+    }
+
+    /// The same after the node itself has heard that it was removed.
+    pub fn without(mut self, node: u64) -> Known {
+        self.nodes.remove(&node.to_string());
+        self.removed.push(node);
+        self.removed.sort_unstable();
+        self.removed.dedup();
+        self
+    }
+}
+
 /// All that another node needs.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -115,6 +149,7 @@ pub struct Place {
 }
 
 /// The cluster's part of a data folder.
+#[derive(Clone, Debug)]
 pub struct ClusterFolder {
     path: PathBuf,
 }
@@ -160,6 +195,21 @@ impl ClusterFolder {
         written.with_context(|| format!("cannot write {}", path.display()))
     }
 
+    /// Who belonged to the cluster when the node last looked; nobody where it has not run yet.
+    pub fn known(&self) -> anyhow::Result<Known> {
+        let path = self.file("known.toml");
+        match fs::read_to_string(&path) {
+            Ok(text) => toml::from_str(&text).with_context(|| path.display().to_string()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Known::default()),
+            Err(error) => Err(error).with_context(|| path.display().to_string()),
+        }
+    }
+
+    /// Writes that down.
+    pub fn learn(&self, known: &Known) -> anyhow::Result<()> {
+        self.write("known.toml", &toml::to_string(known)?)
+    }
+
     /// Last of all the identity: with it the folder is that of a node.
     fn write_all(&self, identity: &Identity, authority: &str, issued: &Issued) -> anyhow::Result<()> {
         fs::create_dir_all(&self.path).with_context(|| format!("cannot make {}", self.path.display()))?;
@@ -184,11 +234,17 @@ fn refuse_member(data: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Where others reach a node, before anything is written.
 fn address(place: &Place) -> anyhow::Result<String> {
-    if place.peer_address.is_none() && (place.peer.ip().is_unspecified() || place.peer.port() == 0) {
+    if place.peer.port() == 0 {
+        bail!("--peer {}: a node listens on a port that others know, so not on 0", place.peer);
+    }
+    if place.peer_address.is_none() && place.peer.ip().is_unspecified() {
         bail!("nobody reaches a node at {}; say with --peer-address where others reach it", place.peer);
     }
-    Ok(place.peer_address.clone().unwrap_or_else(|| place.peer.to_string()))
+    let address = place.peer_address.clone().unwrap_or_else(|| place.peer.to_string());
+    check_address(&address).map_err(anyhow::Error::msg)?;
+    Ok(address)
 }
 
 /// Makes a data folder, used alone so far or new, that of the first node of a new cluster.
@@ -251,6 +307,15 @@ pub fn invite(data: &Path, replaces: Option<u64>) -> anyhow::Result<(u64, String
             folder.path.display()
         );
     }
+    let known = folder.known()?;
+    if known.removed.contains(&identity.node) {
+        bail!(
+            "node {} was removed from the cluster, and invites nobody; put authority-key.pem and invited from {} into the folder \
+             of a node that belongs to it, and invite from there",
+            identity.node,
+            folder.path.display()
+        );
+    }
     // One at a time: no two nodes may have one number.
     let one = fs::File::open(&folder.path).context("cannot open the folder")?;
     one.lock().context("cannot lock the folder")?;
@@ -258,13 +323,18 @@ pub fn invite(data: &Path, replaces: Option<u64>) -> anyhow::Result<(u64, String
     if let Some(lost) = replaces.filter(|lost| !(1..=last).contains(lost)) {
         bail!("the cluster has no node {lost}; `quipu cluster status` shows those it has");
     }
+    if let Some(lost) = replaces.filter(|lost| known.removed.contains(lost)) {
+        bail!(
+            "node {lost} is gone already, and others hold what it held; `quipu cluster invite` is for one more node"
+        );
+    }
     let node = last + 1;
     folder.write("invited", &format!("{node}\n"))?;
     let issued = authority.issue(node)?;
     let invitation = Invitation {
         node,
-        cluster: identity.cluster,
-        secret: identity.secret,
+        cluster: identity.cluster.clone(),
+        secret: identity.secret.clone(),
         partitions: identity.partitions,
         replicas: identity.replicas,
         id_window_ms: identity.id_window_ms,
@@ -272,9 +342,19 @@ pub fn invite(data: &Path, replaces: Option<u64>) -> anyhow::Result<(u64, String
         certificate: issued.certificate,
         key: issued.key,
         replaces,
-        through: BTreeMap::from([(identity.node.to_string(), identity.address)]),
+        through: through(&identity, known, replaces),
     };
     Ok((node, toml::to_string(&invitation)?))
+}
+
+/// Whom the new node asks first: everybody who is known, since some may be down when it starts.
+fn through(identity: &Identity, known: Known, replaces: Option<u64>) -> BTreeMap<String, String> {
+    let mut through = known.nodes;
+    through.insert(identity.node.to_string(), identity.address.clone());
+    if let Some(lost) = replaces {
+        through.remove(&lost.to_string());
+    }
+    through
 }
 
 /// Makes a new data folder that of the node an invitation is for.

@@ -108,10 +108,11 @@ impl Map {
     }
 
     /// Where a client is to ask about a slot, if not here. Who only wants to look may do so at any replica. Where nobody is
-    /// known to lead this is the place: the request will wait for a leader, as on the other port.
+    /// known to lead, or who leads has not been heard of for seconds, this is the place: the request will wait for a leader, as on the
+    /// other port.
     pub fn elsewhere(&self, slot: u16, looks: bool) -> Option<String> {
         let partition = self.partition(slot);
-        let leader = self.node.leader(partition).filter(|leader| *leader != self.node.id())?;
+        let leader = self.node.leader_heard_of(partition).filter(|leader| *leader != self.node.id())?;
         if looks && self.node.engine().holds(partition) {
             return None;
         }
@@ -143,7 +144,7 @@ impl Map {
         let mut standing = Standing { own, epoch, nodes, ..Standing::default() };
         let width = SLOTS / self.node.partitions();
         for (replicas, partition) in placement.iter().zip(0u16..) {
-            let leader = self.node.leader(partition);
+            let leader = self.node.leader_heard_of(partition);
             if leader.is_none() {
                 standing.leaderless += width;
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use quipu_cluster::belonging::NotJoined;
-use quipu_cluster::meta::{LEVEL, Member};
+use quipu_cluster::meta::{LEVEL, Member, removed};
 use quipu_cluster::node::{Node, Settings};
 use quipu_cluster::peers::Peers;
 use quipu_cluster::raft::Pace;
@@ -17,9 +17,10 @@ use quipu_store::Durability;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use tokio::runtime::Runtime;
+use tokio::time::Instant;
 
 use super::counters::ClusterCounters;
-use super::folder::{ClusterFolder, Identity};
+use super::folder::{ClusterFolder, Identity, Known};
 use super::map::{Map, host_and_port};
 
 /// How long a request looks for a leader: longer than it takes to elect one.
@@ -28,6 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(8);
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// How long others may hear another process with this data folder: longer than they take for dead whom they do not hear.
 const TWIN_MAX: Duration = Duration::from_secs(10);
+/// How often a node looks whether others have said that it is not wanted.
+const LOOK_PAUSE: Duration = Duration::from_millis(100);
 /// How often a node says that it is there.
 const STAY_PAUSE: Duration = Duration::from_secs(5);
 
@@ -108,6 +111,9 @@ struct Belonging {
     /// The node whose place it takes.
     replaces: Option<u64>,
     member: Member,
+    /// Where it writes down who belongs to the cluster.
+    folder: ClusterFolder,
+    known: Known,
     /// Where it says why the cluster does not want the node.
     refused: Arc<OnceLock<String>>,
     has_joined: bool,
@@ -120,13 +126,26 @@ impl Belonging {
             match self.attempt(&node).await {
                 Ok(pause) => {
                     drop(node);
-                    tokio::time::sleep(pause).await;
+                    self.wait(pause).await;
                 }
                 Err(why) => {
+                    node.cast_out();
+                    if why == removed(node.id()) {
+                        self.note(self.known.clone().without(node.id()));
+                    }
                     let _ = self.refused.set(why);
                     return;
                 }
             }
+        }
+    }
+
+    /// Waits so long, or until somebody says that the node is not wanted: that is asked about at once.
+    async fn wait(&self, pause: Duration) {
+        let until = Instant::now() + pause;
+        let is_cast_out = || self.node.upgrade().is_some_and(|node| node.is_cast_out());
+        while Instant::now() < until && !is_cast_out() {
+            tokio::time::sleep(LOOK_PAUSE).await;
         }
     }
 
@@ -162,7 +181,19 @@ impl Belonging {
         }
     }
 
+    /// Writes down who belongs to the cluster, where that is news. Who invites does well without it.
+    fn note(&mut self, known: Known) {
+        if known == self.known {
+            return;
+        }
+        match self.folder.learn(&known) {
+            Ok(()) => self.known = known,
+            Err(error) => tracing::warn!("who belongs to the cluster was not written down: {error:#}"),
+        }
+    }
+
     async fn joined(&mut self, node: &Node) -> Duration {
+        self.note(node.meta(Known::of));
         if !std::mem::replace(&mut self.has_joined, true) {
             tracing::info!("node {} belongs to its cluster", node.id());
         }
@@ -210,8 +241,9 @@ impl Running {
         };
         let transport = Arc::new(Arc::clone(&peers));
         let node = runtime.block_on(Node::open(settings, transport)).map_err(anyhow::Error::msg).context(
-            "this node does not start; if its data folder is damaged, do NOT restore it from a backup (others count on what it \
-             has promised since): remove the node, and let a new one join",
+            "this node does not start. If its data folder is damaged, replace the node (`quipu cluster replace`): the others have what \
+             it held. Do NOT restore a backup, whatever is said below, which is for servers without a cluster: an older folder takes \
+             back what the node has promised to the others since",
         )?;
         runtime.block_on(async {
             let listener = tokio::net::TcpListener::from_std(listener)?;
@@ -231,6 +263,8 @@ impl Running {
             through: identity.through().into_keys().collect(),
             replaces: identity.replaces,
             member,
+            folder: folder.clone(),
+            known: folder.known().unwrap_or_default(),
             refused: Arc::clone(&refused),
             has_joined: false,
         };

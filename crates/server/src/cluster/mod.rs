@@ -12,4 +12,5 @@ pub mod folder;
 pub mod map;
 mod member;
 
+pub use counters::not_agreed;
 pub use member::{Reached, Running};

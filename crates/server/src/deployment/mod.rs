@@ -178,8 +178,11 @@ impl Deployment {
     pub fn described(&self, config: &Config) -> String {
         match self {
             Deployment::Backed(backed) => backed.described(),
-            Deployment::Embedded(_) | Deployment::Member(_) => {
+            Deployment::Embedded(_) => {
                 format!("data {}, durability {}", config.data.display(), config.durability)
+            }
+            Deployment::Member(_) => {
+                format!("data {}, durability {} on a majority", config.data.display(), Durability::Sync)
             }
         }
     }
@@ -188,7 +191,9 @@ impl Deployment {
     pub fn durability(&self, config: &Config) -> String {
         match self {
             Deployment::Backed(_) => external::DURABILITY.to_owned(),
-            Deployment::Embedded(_) | Deployment::Member(_) => config.durability.to_string(),
+            Deployment::Embedded(_) => config.durability.to_string(),
+            // Whatever single nodes are told: an acknowledgement means a majority of disks.
+            Deployment::Member(_) => Durability::Sync.to_string(),
         }
     }
 }

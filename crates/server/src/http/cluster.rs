@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
+use quipu_cluster::belonging::NotChanged;
 use quipu_cluster::node::Node;
 use quipu_wire::json::problem::Problem;
 use quipu_wire::json::reply::{ClusterBody, ClusterLag, ClusterNode, ClusterPartition, NodeLeaving};
@@ -13,6 +14,7 @@ use quipu_wire::json::request::NoFields;
 use super::App;
 use super::answer::{self, Answer, Refused};
 use super::extract::{Body, NoQuery};
+use crate::cluster::not_agreed;
 
 fn node(app: &App) -> Result<&Arc<Node>, Refused> {
     let what = "this server is not a node of a cluster; `quipu cluster init` makes its data folder one";
@@ -47,7 +49,7 @@ fn describe(node: &Node, reached: &BTreeSet<u64>) -> ClusterBody {
         let behind = behind.collect();
         ClusterPartition {
             partition,
-            leader: node.leader(partition),
+            leader: node.leader_heard_of(partition),
             replicas: replicas.clone(),
             last: status.last,
             applied: status.applied,
@@ -61,7 +63,8 @@ fn describe(node: &Node, reached: &BTreeSet<u64>) -> ClusterBody {
         cluster: format!("{:032x}", meta.cluster),
         feature_level: meta.level,
         epoch: meta.epoch,
-        leader: node.nodes_status().leader,
+        leader: node.leader_of_nodes(),
+        problem: node.problem(),
         nodes: nodes.collect(),
         partitions: partitions.collect(),
     }
@@ -76,6 +79,9 @@ pub async fn remove(State(app): State<Arc<App>>, uri: Uri, NoQuery: NoQuery, bod
     if node.meta(|meta| !meta.nodes.contains_key(&id)) {
         return Err(no_such());
     }
-    node.let_leave(id).await.map_err(|why| Problem::new(409, "node-stays", why))?;
+    node.let_leave(id).await.map_err(|why| match why {
+        NotChanged::Refused(why) => Problem::new(409, "node-stays", why),
+        NotChanged::NotDone(why) => Problem::unavailable(&not_agreed(why)),
+    })?;
     Ok(answer::json(StatusCode::OK, &NodeLeaving { node: id, leaving: true }))
 }

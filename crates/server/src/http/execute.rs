@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quipu_counting::{Action, Batch, Counters, Execution, Reply, Unavailable};
-use quipu_wire::json::problem::{OUTCOME_UNKNOWN, Problem};
+use quipu_wire::json::problem::{OUTCOME_UNKNOWN, Problem, UNAVAILABLE};
 use tokio::sync::oneshot;
 
 use super::App;
@@ -24,10 +24,11 @@ pub async fn run(app: &App, mut batch: Batch) -> Result<Batch, Refused> {
 
 /// The same for who has no [`App`].
 pub async fn run_on(counters: &dyn Counters, now_ms: u64, mut batch: Batch) -> Result<Batch, Refused> {
+    let looks = batch.only_looks(0..batch.requests.len());
     let offset = match counters.execute(&mut batch, now_ms).map_err(refused)? {
         Execution::Done { offset } => offset,
         Execution::Pending => {
-            let (finished, offset) = in_time(finish(counters, batch, now_ms)).await?;
+            let (finished, offset) = in_time(looks, finish(counters, batch, now_ms)).await?;
             batch = finished;
             offset
         }
@@ -37,7 +38,7 @@ pub async fn run_on(counters: &dyn Counters, now_ms: u64, mut batch: Batch) -> R
         tokio::task::yield_now().await;
     }
     if !counters.is_settled(offset) {
-        in_time(settle(counters, offset)).await?;
+        in_time(looks, settle(counters, offset)).await?;
     }
     Ok(batch)
 }
@@ -73,9 +74,18 @@ async fn settle(counters: &dyn Counters, offset: u64) -> Result<(), Unavailable>
     receiver.await.map_err(|_| stopped())?
 }
 
-async fn in_time<T>(waiting: impl Future<Output = Result<T, Unavailable>>) -> Result<T, Refused> {
+/// `looks`: what is waited for changes nothing, so there is no outcome that could be unknown.
+async fn in_time<T>(
+    looks: bool,
+    waiting: impl Future<Output = Result<T, Unavailable>>,
+) -> Result<T, Refused> {
     match tokio::time::timeout(SETTLE_TIMEOUT, waiting).await {
+        Ok(Err(Unavailable::Failed(why))) if looks => Err(refused(Unavailable::Unreadable(why))),
         Ok(done) => done.map_err(refused),
+        Err(_) if looks => {
+            let detail = "no answer in time from where the counters lie, nothing was changed; retry";
+            Err(Problem::new(503, UNAVAILABLE, detail).into())
+        }
         Err(_) => {
             let detail = "no answer in time from where the counters lie, the outcome is unknown; retry with the same Idempotency-Key";
             Err(Problem::new(504, OUTCOME_UNKNOWN, detail).into())

@@ -18,10 +18,9 @@ pub async fn healthz() -> &'static str {
 
 /// Requests will be served.
 pub async fn readyz(State(app): State<Arc<App>>) -> Response {
-    let joins = app.cluster.as_ref().filter(|node| node.meta(|meta| !meta.nodes.contains_key(&node.id())));
-    let joins = joins.map(|node| format!("node {} does not belong to its cluster yet", node.id()));
+    let member = app.cluster.as_ref().and_then(|node| node.problem());
     let backend = app.external.as_ref().and_then(|external| external.problem());
-    match app.health.problem().or(joins).or(backend) {
+    match app.health.problem().or(member).or(backend) {
         None => match app.external.as_ref().and_then(|external| external.warning()) {
             None => "ready\n".into_response(),
             Some(warning) => format!("ready; but {warning}\n").into_response(),

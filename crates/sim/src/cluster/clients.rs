@@ -62,7 +62,13 @@ pub fn essence(reply: &Reply) -> (Option<Refusal>, i64, i64, u64) {
 fn is_over(reply: &Reply) -> bool {
     !matches!(
         reply.refusal,
-        Some(Refusal::NoLeader | Refusal::NoQuorum | Refusal::OutcomeUnknown | Refusal::Overloaded)
+        Some(
+            Refusal::NoLeader
+                | Refusal::NoQuorum
+                | Refusal::OutcomeUnknown
+                | Refusal::Overloaded
+                | Refusal::NotMember
+        )
     )
 }
 

@@ -5,7 +5,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::quota::QuotaBody;
-use super::reply::{ChangeBody, ItemBody};
+use super::reply::{ChangeBody, ItemBody, KeyName};
 use super::timestamp::rfc3339;
 use crate::refusal::{of_refusal, of_unavailable, text};
 
@@ -46,6 +46,10 @@ pub struct Problem {
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     #[schema(ignore)]
     change: Option<Box<ChangeBody>>,
+    /// The name of a counter of which nothing else is known.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    #[schema(ignore)]
+    key: Option<KeyName>,
     /// What is used of the limit that left no room.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     #[schema(ignore)]
@@ -80,6 +84,7 @@ impl Problem {
             retry_after_ms: matches!(status, 503 | 504).then_some(RETRY_AFTER_MS),
             request_id: None,
             change: None,
+            key: None,
             quota: None,
             earliest: None,
             latest: None,
@@ -113,7 +118,7 @@ impl Problem {
         Problem::new(400, Refusal::UndeclaredDimension.code(), detail)
     }
 
-    /// A rule of counting refused a change of the counter `key`.
+    /// A change of the counter `key` was refused, by a rule of counting, or because nobody can say anything about the counter.
     pub fn refused(key: &[u8], reply: &Reply, refusal: Refusal) -> Problem {
         let shown = of_refusal(refusal);
         let bound = match reply.detail.as_deref() {
@@ -121,7 +126,8 @@ impl Problem {
             _ => None,
         };
         Problem {
-            change: Some(Box::new(ChangeBody::of(key, reply))),
+            change: refusal.knows_counter().then(|| Box::new(ChangeBody::of(key, reply))),
+            key: (!refusal.knows_counter()).then(|| KeyName::of(key)),
             earliest: bound.map(|(earliest_ms, _)| rfc3339(earliest_ms)),
             latest: bound.map(|(_, latest_ms)| rfc3339(latest_ms)),
             ..Problem::new(shown.status, refusal.code(), text(refusal, reply))
@@ -164,12 +170,16 @@ pub const fn unavailable_code(reason: &Unavailable) -> &'static str {
     match reason {
         Unavailable::Full(_) => "disk-full",
         Unavailable::Failed(_) => OUTCOME_UNKNOWN,
-        Unavailable::Unreadable(_) => "unavailable",
+        Unavailable::Unreadable(_) => UNAVAILABLE,
         Unavailable::Busy(_) => "busy",
         Unavailable::NoLeader(_) => "no-leader",
+        Unavailable::NotMember(_) => "not-a-member",
         Unavailable::Unsupported(_) => "unsupported",
     }
 }
+
+/// The stable word for counters that cannot be read.
+pub const UNAVAILABLE: &str = "unavailable";
 
 /// The stable word for a request that may or may not have been done.
 pub const OUTCOME_UNKNOWN: &str = "outcome-unknown";
@@ -201,7 +211,9 @@ fn title(status: u16) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::Problem;
+    use std::collections::BTreeSet;
+
+    use super::{ItemBody, Problem};
     use quipu_counting::{Cell, Refusal, Reply, Unavailable};
     use serde_json::{Value, json};
 
@@ -226,6 +238,22 @@ mod tests {
     }
 
     #[test]
+    fn who_knows_nothing_of_a_counter_says_nothing_about_it() {
+        let fields = |body: Value| -> BTreeSet<String> {
+            body.as_object().unwrap().keys().filter(|field| *field != "retryAfterMs").cloned().collect()
+        };
+        for refusal in Refusal::ALL.into_iter().filter(|refusal| !refusal.knows_counter()) {
+            let reply = Reply { refusal: Some(refusal), ..Reply::state(None) };
+            let problem = serde_json::to_value(Problem::refused(b"stock", &reply, refusal)).unwrap();
+            let known = ["counterKey", "detail", "reason", "status", "title", "type"].map(String::from);
+            assert_eq!(fields(problem), BTreeSet::from(known), "{refusal:?}");
+            let item = serde_json::to_value(ItemBody::of_change(b"stock", &reply)).unwrap();
+            let known = ["counterKey", "detail", "reason", "status"].map(String::from);
+            assert_eq!(fields(item), BTreeSet::from(known), "{refusal:?}");
+        }
+    }
+
+    #[test]
     fn every_problem_has_a_title() {
         let refused = Refusal::ALL.map(|refusal| Problem::refused(b"k", &Reply::state(None), refusal));
         let unavailable = [
@@ -234,6 +262,7 @@ mod tests {
             Unavailable::Unreadable("x".into()),
             Unavailable::Busy("x".into()),
             Unavailable::NoLeader("x".into()),
+            Unavailable::NotMember("x".into()),
             Unavailable::Unsupported("x".into()),
         ];
         for problem in refused.into_iter().chain(unavailable.iter().map(Problem::unavailable)) {

@@ -345,6 +345,31 @@ impl RefusedItem {
     }
 }
 
+/// One item of a batch of which nothing is known but why: nobody could be asked, or nobody has answered.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = UnansweredChange)]
+pub struct UnansweredItem {
+    #[serde(flatten)]
+    key: KeyName,
+    /// A stable word for programs.
+    #[schema(example = "no-leader")]
+    reason: &'static str,
+    /// What happened and what to do, in one sentence.
+    detail: &'static str,
+    /// The status a call of its own would have had.
+    #[schema(example = 503)]
+    status: u16,
+}
+
+impl UnansweredItem {
+    /// What `refusal` means for the counter `key`.
+    fn of(key: &[u8], refusal: Refusal) -> UnansweredItem {
+        let Presentation { status, text, .. } = of_refusal(refusal);
+        UnansweredItem { key: KeyName::of(key), reason: refusal.code(), detail: text, status: *status }
+    }
+}
+
 /// The outcome of one item of a batch of changes.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(untagged)]
@@ -354,6 +379,8 @@ pub enum ItemBody {
     Change(ChangeBody),
     /// A change that was refused.
     Refused(RefusedItem),
+    /// A change of which nothing is known.
+    Unanswered(UnansweredItem),
 }
 
 impl ItemBody {
@@ -361,7 +388,10 @@ impl ItemBody {
     pub fn of_change(key: &[u8], reply: &Reply) -> ItemBody {
         match reply.refusal {
             None => ItemBody::Change(ChangeBody::of(key, reply)),
-            Some(refusal) => ItemBody::Refused(RefusedItem::of(key, reply, refusal)),
+            Some(refusal) if refusal.knows_counter() => {
+                ItemBody::Refused(RefusedItem::of(key, reply, refusal))
+            }
+            Some(refusal) => ItemBody::Unanswered(UnansweredItem::of(key, refusal)),
         }
     }
 }
@@ -663,8 +693,12 @@ pub struct ClusterBody {
     pub feature_level: u64,
     /// Raised with every change of nodes or placement.
     pub epoch: u64,
-    /// Who leads the group of all nodes, as far as is known.
+    /// Who leads the group of all nodes, and has been heard of in the last seconds.
     pub leader: Option<u64>,
+    /// Why the node that answers cannot do what it should: it reaches too few others, say, or its disk is full.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub problem: Option<String>,
     /// Everybody.
     pub nodes: Vec<ClusterNode>,
     /// Who holds what.

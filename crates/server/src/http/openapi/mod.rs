@@ -35,7 +35,7 @@ use quipu_wire::json::problem::{PROBLEM_JSON, Problem};
 use quipu_wire::json::quota::{AcquireAllBody, AcquireBody, GrantBody, GrantsBody, QuotaBody};
 use quipu_wire::json::reply::{
     AggregateBody, ChangeBody, ClusterBody, CounterBody, ItemBody, ListBody, NodeLeaving, PoliciesBody,
-    PolicyRemoved, PolicyReply, RefusedItem, ResultsBody,
+    PolicyRemoved, PolicyReply, RefusedItem, ResultsBody, UnansweredItem,
 };
 use quipu_wire::json::request::{AddBody, BatchAddBody, BatchGetBody, PolicyBody, SetBody};
 use quipu_wire::json::schema::{
@@ -229,6 +229,7 @@ fn schemas(limits: &Limits) -> Value {
     add::<CounterBody>(&mut found);
     add::<ChangeBody>(&mut found);
     add::<RefusedItem>(&mut found);
+    add::<UnansweredItem>(&mut found);
     add::<ItemBody>(&mut found);
     found.push(("BatchIncrementReply".to_owned(), ResultsBody::<ItemBody>::schema()));
     found.push(("BatchGetReply".to_owned(), ResultsBody::<CounterBody>::schema()));

@@ -248,10 +248,15 @@ const PROBLEMS: &[(u16, &str, &str)] = &[
     (
         503,
         "Problem",
-        "Too much at the moment, the disk is full, or a counter on disk cannot be read. Nothing was changed; \
-        send the same request later.",
+        "Too much at the moment, the disk is full, or a counter on disk cannot be read; of a cluster also: nobody leads the counter's \
+        partition (`no-leader`), too few replicas are reached (`no-quorum`), or this node was removed (`not-a-member`: ask another). \
+        Nothing was changed; send the same request later. How the counter stands is not known, and not said.",
     ),
-    (504, "Problem", "The outcome is unknown; repeat the request under the same id."),
+    (
+        504,
+        "Problem",
+        "The outcome is unknown; repeat the request under the same id. How the counter stands is not said either.",
+    ),
 ];
 
 /// The name of a problem's response.

@@ -143,6 +143,20 @@ async fn each_outage_has_its_answer() {
     }
 }
 
+/// Who looks changes nothing, so there is nothing that could be unknown about it.
+#[tokio::test(start_paused = true)]
+async fn a_look_has_no_unknown_outcome() {
+    let failed = || Unavailable::Failed("why".to_owned());
+    for service in [Service::NeverSettles, Service::FailsToSettle(failed()), Service::Forgets] {
+        let api = Api::over(Arc::new(service), true);
+        for call in ["GET counters/a", "GET counters/a?consistency=eventual"] {
+            api.expect(call, &[], "", 503, json!({"reason": "unavailable"})).await;
+        }
+        let keys = r#"{"keys":["a"]}"#;
+        api.expect("POST counters/batch-get", &[], keys, 503, json!({"reason": "unavailable"})).await;
+    }
+}
+
 #[tokio::test]
 async fn totals_without_some_partitions_say_so() {
     let api = Api::over(Arc::new(Service::Fetches(None)), true);

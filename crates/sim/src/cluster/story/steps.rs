@@ -126,7 +126,10 @@ impl Stage {
                 machines.set_skew(self.id(node)?, duration(time, unit)?.as_millis() as i64);
             }
             ["join", node] => return self.join(self.id(node)?).await,
-            ["remove", node] => self.newest()?.change(Change::Leave(self.id(node)?)).await?,
+            ["remove", node] => {
+                let leaving = self.newest()?.change(Change::Leave(self.id(node)?)).await;
+                leaving.map_err(|why| why.to_string())?;
+            }
             ["checkpoint", node] => {
                 let node = self.node(node)?;
                 for partition in (0..PARTITIONS).filter(|partition| node.engine().holds(*partition)) {
