@@ -22,6 +22,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use quipu_counting::kinds::RULES_OF_PAST;
 use quipu_counting::placement::{self, Node as Place, Placement, Shape, VIRTUAL_NODES_DEFAULT};
 use quipu_counting::policy::POLICIES_MAX;
 use quipu_counting::slot::PARTITIONS_MAX;
@@ -32,7 +33,7 @@ use crate::raft::NodeId;
 
 const VERSION: u8 = 2;
 /// The entries and rules that this program knows; raised by whoever adds to them.
-pub const LEVEL: u64 = LEVEL_OF_KINDS;
+pub const LEVEL: u64 = RULES_OF_PAST;
 /// From here on all nodes know counters that are more than a number, what is told of additions, and roll-ups.
 pub const LEVEL_OF_KINDS: u64 = 3;
 /// An address is a name or a number, and a port.
