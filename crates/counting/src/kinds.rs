@@ -165,6 +165,10 @@ pub fn decide_whole(
     let mut verdict = deciding.decide(asked);
     deciding.note_history(&verdict.change);
     let frame = deciding.keeping().map(|keeping| keeping.frame);
+    if verdict.reply.refusal.is_some() && live.is_none() {
+        // What it would have been born as.
+        verdict.reply.kind = deciding.kind();
+    }
     let Deciding { body, mut events, .. } = deciding;
     debug_assert!(
         verdict.reply.refusal.is_none() || events.is_empty() || live.is_none(),
