@@ -64,7 +64,7 @@ async fn end(app: &App, hold: &HoldId, ending: Ending) -> Answer {
         None => answer::json(StatusCode::OK, &HoldEndBody::of(hold, &reply)),
         // It has ended, in another way.
         Some(Refusal::IdReused) => ended(key, &reply),
-        Some(Refusal::HoldEnded) if never_was(hold, &reply) => Refused::from(no_such_hold()).into_response(),
+        Some(Refusal::HoldEnded) if never_was(hold, &reply) => return Err(no_such_hold().into()),
         Some(refusal) => Refused::from(Problem::refused(key, &reply, refusal)).into_response(),
     };
     Ok(answer::changed(&reply, response))
