@@ -4,29 +4,37 @@
 //! command := 1 time_ms:v batch                            count
 //!          | 2 time_ms:v pattern (0 | 1 policy)           store or remove a policy
 //!          | 3 time_ms:v keys:v key*                      remove those of these counters whose time has come
+//!          | 4 time_ms:v rules:v batch                    count, by these rules; 1 is by those before 4
 //! pattern, key := length:v bytes
 //! ```
 //! Batches are coded as in `quipu_wire::batch`, the rest as in `quipu_wire::entry`. The time is the leader's when it proposed;
 //! a partition's own time never goes back, whatever leaders say.
 
+use quipu_counting::kinds::{RULES, RULES_OF_PAST};
 use quipu_counting::{Batch, KEY_BYTES_MAX, Policy};
 use quipu_wire::batch::{put_batch, read_batch};
 use quipu_wire::entry::{Malformed, Reader, put_bytes, put_policy_value, put_varint};
 
+use crate::meta::LEVEL_OF_KINDS;
+
 /// See the head of this file.
 #[derive(Debug)]
 pub enum Decoded {
-    /// Count.
-    Batch(Batch),
+    /// Count, by these rules.
+    Batch(Batch, u64),
     /// Store a policy, or remove it.
     Policy(Vec<u8>, Option<Policy>),
     /// Remove what has expired.
     Expire(Vec<Vec<u8>>),
 }
 
-/// Encodes a batch.
-pub fn batch(time_ms: u64, batch: &Batch) -> Vec<u8> {
-    let mut out = head(1, time_ms);
+/// Encodes a batch, to be decided by the newest rules that a cluster of this level knows.
+pub fn batch(time_ms: u64, level: u64, batch: &Batch) -> Vec<u8> {
+    let rules = level.min(RULES);
+    let mut out = head(if rules < RULES_OF_PAST { 1 } else { 4 }, time_ms);
+    if rules >= RULES_OF_PAST {
+        put_varint(&mut out, rules);
+    }
     put_batch(&mut out, batch);
     out
 }
@@ -62,10 +70,14 @@ pub fn decode(bytes: &[u8]) -> Result<(u64, Decoded), Malformed> {
     let kind = reader.byte()?;
     let time_ms = reader.varint()?;
     let decoded = match kind {
-        1 => {
+        1 | 4 => {
+            let rules = if kind == 4 { reader.varint()? } else { LEVEL_OF_KINDS };
+            if rules > RULES {
+                return Err(Malformed("to be decided by rules of a newer version"));
+            }
             let mut batch = Batch::default();
             read_batch(&mut reader, &mut batch)?;
-            Decoded::Batch(batch)
+            Decoded::Batch(batch, rules)
         }
         2 => {
             let pattern = reader.bytes_up_to(KEY_BYTES_MAX)?.to_vec();
@@ -91,9 +103,16 @@ mod tests {
     fn commands_are_read_as_written() {
         let mut asked = Batch::default();
         asked.push_with_id(b"likes", Action::Add(Add::plain(3)), b"id", 0);
-        let (time_ms, decoded) = decode(&batch(7, &asked)).unwrap();
-        assert!(matches!(&decoded, Decoded::Batch(read) if read.key(0) == b"likes"), "{decoded:?}");
-        assert_eq!(time_ms, 7);
+        for (level, by) in [(LEVEL_OF_KINDS, LEVEL_OF_KINDS), (RULES, RULES), (RULES + 1, RULES)] {
+            let (time_ms, decoded) = decode(&batch(7, level, &asked)).unwrap();
+            assert!(
+                matches!(&decoded, Decoded::Batch(read, rules) if read.key(0) == b"likes" && *rules == by),
+                "{decoded:?}"
+            );
+            assert_eq!(time_ms, 7);
+        }
+        // What nodes of a former version are asked while some are left.
+        assert_eq!(batch(7, LEVEL_OF_KINDS, &asked)[0], 1);
         let limit = Policy { max: Some(5), ..Policy::default() };
         let decoded = decode(&policy(8, b"a*", Some(&limit))).unwrap();
         assert!(
@@ -107,7 +126,12 @@ mod tests {
     #[test]
     fn what_is_cut_is_refused() {
         let keys = [b"one".to_vec(), b"two".to_vec()];
-        for command in [batch(7, &Batch::default()), policy(8, b"a*", None), expire(9, &keys)] {
+        for command in [
+            batch(7, 3, &Batch::default()),
+            batch(7, 4, &Batch::default()),
+            policy(8, b"a*", None),
+            expire(9, &keys),
+        ] {
             for length in 0..command.len() {
                 assert!(decode(&command[..length]).is_err(), "{command:?} cut at {length}");
             }

@@ -25,6 +25,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use quipu_counting::kinds::RULES;
 use quipu_counting::placement::{self, Node as Place, Placement, Shape, VIRTUAL_NODES_DEFAULT};
 use quipu_counting::policy::POLICIES_MAX;
 use quipu_counting::slot::PARTITIONS_MAX;
@@ -38,8 +39,9 @@ const VERSION: u8 = 2;
 pub const LEVEL: u64 = LEVEL_OF_FOUNDING;
 /// From here on all nodes know counters that are more than a number, what is told of additions, and roll-ups.
 pub const LEVEL_OF_KINDS: u64 = 3;
-/// From here on all nodes know of clusters that begin with policies.
+/// From here on all nodes know of clusters that begin with policies. The rules of counting have the same number: both came with one version.
 const LEVEL_OF_FOUNDING: u64 = 4;
+const _: () = assert!(LEVEL >= RULES, "an entry names rules that all nodes know");
 /// An address is a name or a number, and a port.
 pub const ADDRESS_BYTES_MAX: usize = 300;
 /// The longest name that a host can have.

@@ -423,9 +423,11 @@ impl Node {
             Group::of_partition(self.id, partition, engine, &self.journal, transport, self.pace, meta)
                 .await?;
         let group = Arc::new(group);
-        let (changed, clock) = (Arc::downgrade(&group), Arc::clone(&self.clock));
+        let (changed, clock, agreed) =
+            (Arc::downgrade(&group), Arc::clone(&self.clock), Arc::clone(&self.meta));
         let changes = Together::new(CHANGES_MAX, REQUESTS_TOGETHER_MAX, move |batch| {
-            let (group, command) = (changed.upgrade()?, command::batch(clock(), &batch));
+            let level = agreed.read(|meta| meta.level);
+            let (group, command) = (changed.upgrade()?, command::batch(clock(), level, &batch));
             Some(Box::pin(async move {
                 within(ANSWER_MAX, group.propose(command)).await.map(|answer| answer.replies)
             }))

@@ -12,6 +12,7 @@ use openraft::testing::log::{StoreBuilder, Suite};
 use openraft::vote::RaftLeaderId;
 use openraft::{EntryPayload, RaftLogReader};
 use quipu_cluster::command;
+use quipu_cluster::meta::LEVEL;
 use quipu_cluster::raft::{
     Command, Entry, GroupLog, Journal, JournalReader, LogId, Machine, Mark, Types, Vote,
 };
@@ -222,7 +223,7 @@ async fn what_does_not_follow_is_not_carried_out() {
     let add = |index| {
         let mut batch = Batch::default();
         batch.push(key.as_bytes(), Action::Add(Add::plain(1)));
-        Entry::new(log_id(1, index), EntryPayload::Normal(Command(command::batch(7, &batch).into())))
+        Entry::new(log_id(1, index), EntryPayload::Normal(Command(command::batch(7, LEVEL, &batch).into())))
     };
     let value = || {
         let mut batch = Batch::default();

@@ -150,6 +150,13 @@ pub struct AuditChange {
     pub by: Option<Origin>,
 }
 
+impl AuditChange {
+    /// The id that whoever asked gave. Holds end under ids that they have by themselves, which nobody gave.
+    pub fn shown_request_id(&self) -> Option<&[u8]> {
+        self.request_id.as_deref().filter(|_| !matches!(self.deed, Deed::Commit | Deed::Void))
+    }
+}
+
 /// Which rows of a counter's trail are wanted, the newest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditQuery {

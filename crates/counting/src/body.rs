@@ -15,8 +15,9 @@
 //!         | 11 start_ms:v end_ms:v from_ms:v delta:z | 12 length:v body
 //!         | 13 value:z declared | 14 | 15 delta:z values
 //!         | 16 frame latest_ms:v | 17 start_ms:v end_ms:v from_ms:v count:v hash:8* | 18 values
+//!         | 19 end_ms:v sum:z
 //! shape  := 0 | 1 | 2 frame keep_ms:v | 3 frame keep_ms:v
-//! sketch, buckets, holds, series, name, values := length:v bytes
+//! sketch, buckets, holds, series, name, values := length:v bytes; those of buckets end with what was dropped, where event 19 came before
 //! rollups, declared as in [`crate::rollup`]
 //! ```
 
@@ -187,6 +188,14 @@ pub enum Event {
         /// Nothing was counted after this.
         latest_ms: u64,
     },
+    /// From here on it is noted what was counted in buckets that are dropped. It comes behind the birth of a counter; those that were born before
+    /// there was such an event get it with their next change.
+    Remember {
+        /// What was dropped before happened before this.
+        end_ms: u64,
+        /// How much it was.
+        sum: i64,
+    },
     /// The past stays readable for longer.
     Keep(u64),
     /// So much is set aside.
@@ -307,14 +316,15 @@ impl Body {
                 unique.merge(&other);
             }
             (Event::Replace(other), State::Unique(unique)) => *unique = other,
-            (Event::Count { start_ms, from_ms, delta }, State::Window(_, buckets)) => {
+            (Event::Count { start_ms, from_ms, delta }, State::Window(keeping, buckets)) => {
                 buckets.gather(start_ms..u64::MAX, delta).ok()?;
-                buckets.forget_before(from_ms);
+                buckets.forget_before(from_ms, &keeping.frame);
             }
-            (Event::CountLate { start_ms, end_ms, from_ms, delta }, State::Window(_, buckets)) => {
-                buckets.forget_before(from_ms);
+            (Event::CountLate { start_ms, end_ms, from_ms, delta }, State::Window(keeping, buckets)) => {
+                buckets.forget_before(from_ms, &keeping.frame);
                 buckets.gather(start_ms..end_ms, delta).ok()?;
             }
+            (Event::Remember { end_ms, sum }, State::Window(_, buckets)) => buckets.remember(end_ms, sum),
             (Event::Keep(keep_ms), State::Window(keeping, _) | State::Visitors(keeping, _)) => {
                 keeping.keep_ms = keep_ms
             }
@@ -331,7 +341,7 @@ impl Body {
             (Event::Empty, state) => match state {
                 State::Sum => {}
                 State::Unique(unique) => *unique = Unique::new(),
-                State::Window(_, buckets) => *buckets = Buckets::default(),
+                State::Window(_, buckets) => buckets.empty(),
                 State::Visitors(_, visitors) => *visitors = Visitors::default(),
             },
             _ => return None,
@@ -467,6 +477,11 @@ impl Event {
                 out.push(5);
                 put_varint(out, *keep_ms);
             }
+            Event::Remember { end_ms, sum } => {
+                out.push(19);
+                put_varint(out, *end_ms);
+                put_zigzag(out, *sum);
+            }
             Event::Reserve { number, hold } => {
                 out.push(6);
                 put_varint(out, *number);
@@ -575,6 +590,7 @@ impl Event {
                 from_ms: bytes.varint()?,
                 hashes: read_counted_hashes(bytes)?,
             },
+            19 => Event::Remember { end_ms: bytes.varint()?, sum: bytes.zigzag()? },
             _ => return None,
         })
     }

@@ -31,6 +31,11 @@ pub use quotas::keep_for;
 pub(crate) use uniques::split_join;
 pub use uniques::{put_join, seen_by, visitors};
 
+/// The rules of this program. Replicas decide alike only by the same ones, so what is agreed on says by which it is decided.
+pub const RULES: u64 = RULES_OF_PAST;
+/// By these and later ones a limit knows what was counted in buckets that are no longer kept.
+pub const RULES_OF_PAST: u64 = 4;
+
 /// How far ahead of ours a clock may be whose times are believed.
 pub const AHEAD_MS: u64 = 60_000;
 
@@ -113,6 +118,8 @@ pub struct Ruled<'a> {
     pub limits: Limits,
     /// The whole policy, if there is one.
     pub policy: Option<&'a Policy>,
+    /// By which rules it is decided: [`RULES`], unless some replica does not know them yet.
+    pub rules: u64,
 }
 
 /// What was decided.
@@ -158,6 +165,10 @@ pub fn decide_whole(
     let mut verdict = deciding.decide(asked);
     deciding.note_history(&verdict.change);
     let frame = deciding.keeping().map(|keeping| keeping.frame);
+    if verdict.reply.refusal.is_some() && live.is_none() {
+        // What it would have been born as.
+        verdict.reply.kind = deciding.kind();
+    }
     let Deciding { body, mut events, .. } = deciding;
     debug_assert!(
         verdict.reply.refusal.is_none() || events.is_empty() || live.is_none(),
@@ -333,7 +344,14 @@ impl Deciding<'_> {
             && self.kind() == Kind::Window
             && let Some(keeping) = self.keeping()
         {
-            self.happens(Event::Become(Shape::Window(keeping.to_be_kept())));
+            self.become_window(&keeping);
+        }
+    }
+
+    fn become_window(&mut self, keeping: &Keeping) {
+        self.happens(Event::Become(Shape::Window(keeping.to_be_kept())));
+        if self.ruled.rules >= RULES_OF_PAST {
+            self.happens(Event::Remember { end_ms: 0, sum: 0 });
         }
     }
 
@@ -353,20 +371,38 @@ impl Deciding<'_> {
         Some(keeping)
     }
 
-    /// Brings what was counted into the buckets of how time is cut now, where that is another way than before. Returns the body as it
-    /// was, and the event that says so.
+    /// Brings what was counted into the buckets of how time is cut now, where that is another way than before, and begins to note what is
+    /// dropped, where that was not done. Returns the body as it was, and the events that say so.
     fn recut(&mut self) -> Option<(Arc<Body>, Vec<u8>)> {
         let (State::Window(own, _) | State::Visitors(own, _)) = &self.body.as_ref()?.state else {
             return None;
         };
-        let frame = self.keeping()?.frame;
-        if own.frame.cuts_like(&frame) {
+        let frame = Some(self.keeping()?.frame).filter(|frame| !own.frame.cuts_like(frame));
+        let dropped = self.dropped_unnoted();
+        if frame.is_none() && dropped.is_none() {
             return None;
         }
         let before = self.body.clone()?;
         let latest_ms = self.live?.updated_at_ms;
-        self.happens(Event::Recut { frame: frame.around(latest_ms), latest_ms });
+        if let Some((end_ms, sum)) = dropped {
+            self.happens(Event::Remember { end_ms, sum });
+        }
+        if let Some(frame) = frame {
+            self.happens(Event::Recut { frame: frame.around(latest_ms), latest_ms });
+        }
         Some((before, std::mem::take(&mut self.events)))
+    }
+
+    /// What was dropped while nobody noted it, and before when it happened: the value is all that was ever counted, so it is what the buckets lack.
+    fn dropped_unnoted(&self) -> Option<(u64, i64)> {
+        let (live, body) = (self.live?, self.body.as_ref()?);
+        let State::Window(_, buckets) = &body.state else { return None };
+        if buckets.past().is_some() || self.ruled.rules < RULES_OF_PAST {
+            return None;
+        }
+        let oldest_ms = buckets.iter(0..u64::MAX).next().map(|(start_ms, _)| start_ms);
+        let end_ms = oldest_ms.unwrap_or(live.updated_at_ms.saturating_add(1));
+        Some((end_ms, clamp(i128::from(live.value) - buckets.sum(0..u64::MAX))))
     }
 
     /// An addition of which more is told.

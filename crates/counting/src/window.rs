@@ -14,13 +14,17 @@
 
 mod buckets;
 mod calendar;
+mod past;
 mod recut;
 
 use std::ops::Range;
 
 pub use buckets::{BUCKETS_MAX, BucketRefusal, Buckets};
 pub use calendar::{OFFSETS_MAX, Unit, ZONE_NAME_BYTES_MAX, Zone};
+pub use past::{Past, SPANS_MAX};
 pub use recut::Recut;
+
+const HOUR_MS: u64 = 3_600_000;
 
 /// How time is cut. Times are UTC milliseconds since 1970.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,6 +120,20 @@ impl Frame {
         }
     }
 
+    /// By when a bucket that begins at `start_ms` has ended. Where the zone is known by name alone, that is the longest that such a bucket can
+    /// be: clocks are put back by an hour or two, and weeks and months have 7 and 31 days at most.
+    pub fn ended_by(&self, start_ms: u64) -> u64 {
+        let longest_ms = match self {
+            Frame::Calendar { unit, zone, .. } if zone.name() != "UTC" => match unit {
+                Unit::Day => 26 * HOUR_MS,
+                Unit::Week => (7 * 24 + 2) * HOUR_MS,
+                Unit::Month => (31 * 24 + 2) * HOUR_MS,
+            },
+            exactly => return exactly.bucket(start_ms).end,
+        };
+        start_ms.saturating_add(longest_ms)
+    }
+
     /// What counts at `now_ms`, as the starts of buckets. Sliding: every bucket of which any part lies within the
     /// last `span_ms`, so that no interval of that length holds more than a limit. Fixed and calendar: the
     /// current one.
@@ -158,9 +176,13 @@ pub struct Usage {
     pub reset_ms: u64,
 }
 
-/// What counts at `now_ms`.
+/// What counts at `now_ms`: what is in the buckets of the window, and as much as can have been in those of them that were dropped.
 pub fn usage(frame: &Frame, buckets: &Buckets, now_ms: u64) -> Usage {
     let window = frame.window(now_ms);
-    let oldest_ms = buckets.iter(window.clone()).next().map(|(start_ms, _)| start_ms);
-    Usage { used: buckets.sum(window), reset_ms: frame.reset_ms(oldest_ms, now_ms) }
+    let dropped = buckets.past().map_or(0, |past| past.since(window.start));
+    let dropped_ms = buckets.past().and_then(|past| past.first_end_ms(window.start));
+    let oldest_ms = dropped_ms
+        .map(|end_ms| end_ms.saturating_sub(1))
+        .or_else(|| buckets.iter(window.clone()).next().map(|(start_ms, _)| start_ms));
+    Usage { used: buckets.sum(window) + dropped, reset_ms: frame.reset_ms(oldest_ms, now_ms) }
 }

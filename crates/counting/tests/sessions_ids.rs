@@ -73,6 +73,19 @@ fn different_actions() -> Vec<Action> {
     actions
 }
 
+/// What a retry may rely on is what the page says.
+#[test]
+fn the_page_says_which_refusals_are_remembered() {
+    let page = include_str!("../../../docs/guarantees.md");
+    let row = |begin: &str| page.lines().find(|line| line.starts_with(begin)).unwrap();
+    let (kept, others) = (row("| remembered |"), row("| not remembered |"));
+    for refusal in Refusal::ALL {
+        let code = format!("`{}`", refusal.code());
+        let is_in = (kept.contains(&code), others.contains(&code));
+        assert_eq!(is_in, (refusal.is_remembered(), !refusal.is_remembered()), "{code}");
+    }
+}
+
 #[test]
 fn every_argument_is_in_the_fingerprint() {
     let actions = different_actions();

@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
 use quipu_counting::identity::{fingerprint, group_fingerprint, request_fingerprint};
-use quipu_counting::kinds::{Asked, Ruled, WholeItem, decide_whole, decide_whole_group, recall};
+use quipu_counting::kinds::{Asked, RULES, Ruled, WholeItem, decide_whole, decide_whole_group, recall};
 use quipu_counting::rules::GroupItem;
 use quipu_counting::session::{SESSIONS_PER_PARTITION_MAX, admit};
 use quipu_counting::slot::{partition, slot};
@@ -81,10 +81,20 @@ pub enum Scope<'a> {
         step: Option<Step<'a>>,
         /// Somebody waits for the replies here; other replicas carry the same out for nobody.
         is_asked_here: bool,
+        /// By which rules it is decided.
+        rules: u64,
     },
 }
 
 impl Scope<'_> {
+    /// By which rules is decided.
+    fn rules(self) -> u64 {
+        match self {
+            Scope::Node => RULES,
+            Scope::Partition { rules, .. } => rules,
+        }
+    }
+
     /// Whether its requests are counted here: each once, wherever its partition is carried out.
     fn is_asked_here(self) -> bool {
         matches!(self, Scope::Node | Scope::Partition { is_asked_here: true, .. })
@@ -559,9 +569,10 @@ impl Run<'_, '_> {
     fn whole(&mut self, batch: &Batch, index: usize, fingerprint: u64) -> Reply {
         let (place, key) = (self.places[index], batch.key(index));
         let action = &batch.requests[index].action;
+        let rules = self.scope.rules();
         let held = self.held(place.partition);
         let policies = Arc::clone(&held.policies);
-        let ruled = Ruled { limits: held.limits(key), policy: policies.policy_for(key) };
+        let ruled = Ruled { limits: held.limits(key), policy: policies.policy_for(key), rules };
         let found = held.table.find(place.hash, key);
         let before = found.and_then(|number| held.table.cell(number));
         if let (true, Some(number)) = (action.is_write(), found) {
@@ -588,7 +599,7 @@ impl Run<'_, '_> {
     fn answer_again(&mut self, batch: &Batch, index: usize, known: &Remembered, fingerprint: u64) -> Reply {
         let mut reply = known.answer(fingerprint);
         let action = &batch.requests[index].action;
-        let (place, key) = (self.places[index], batch.key(index));
+        let (place, key, rules) = (self.places[index], batch.key(index), self.scope.rules());
         let held = self.held(place.partition);
         let found = held.table.find(place.hash, key);
         let is_whole = held.has_body(found);
@@ -600,7 +611,7 @@ impl Run<'_, '_> {
             reply.kind = body.as_ref().map_or(Kind::Sum, |body| body.kind());
             if action.is_for_whole() && reply.refusal.is_none() {
                 let policies = Arc::clone(&held.policies);
-                let ruled = Ruled { limits: held.limits(key), policy: policies.policy_for(key) };
+                let ruled = Ruled { limits: held.limits(key), policy: policies.policy_for(key), rules };
                 let asked = Asked { action, payload: batch.payload(index) };
                 let whole = Whole { cell, body };
                 reply.detail = recall(&whole, asked, ruled, (&reply, known.at_ms), held.time_ms);

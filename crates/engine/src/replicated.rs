@@ -8,6 +8,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use quipu_counting::kinds::RULES;
 use quipu_counting::{Batch, Policies, Policy, Unavailable};
 use quipu_store::cold::{ColdError, ColdStore, Rows};
 use quipu_store::{Disk, Log, LogError, RealDisk};
@@ -171,16 +172,17 @@ impl Engine {
 
     /// Carries out a batch that was agreed on, all of it for counters of this partition, with replies. What it needs is
     /// fetched first, so this may block. An error is the end: a replica must not leave anything out. Where somebody waits for
-    /// the replies, the requests are counted among those of hot keys.
+    /// the replies, the requests are counted among those of hot keys. Whether that is so comes last, with the rules by which the leader
+    /// wants it decided.
     pub fn apply(
         &self,
         partition: u16,
         batch: &mut Batch,
         time_ms: u64,
         step: Step<'_>,
-        is_asked_here: bool,
+        (is_asked_here, rules): (bool, u64),
     ) -> Result<(), Unavailable> {
-        let scope = Scope::Partition { index: partition, step: Some(step), is_asked_here };
+        let scope = Scope::Partition { index: partition, step: Some(step), is_asked_here, rules };
         self.run_in(scope, batch, time_ms)
     }
 
@@ -191,16 +193,16 @@ impl Engine {
         batch: &mut Batch,
         time_ms: u64,
         step: Step<'_>,
-        is_asked_here: bool,
+        (is_asked_here, rules): (bool, u64),
     ) -> Result<bool, Unavailable> {
-        let scope = Scope::Partition { index: partition, step: Some(step), is_asked_here };
+        let scope = Scope::Partition { index: partition, step: Some(step), is_asked_here, rules };
         let attempt = self.attempt(batch, time_ms, &Fetched::default(), true, scope)?;
         Ok(matches!(attempt, Attempt::Done(_)))
     }
 
     /// Answers a batch that only looks, as the partition is here. What it needs is fetched first, so this may block.
     pub fn read(&self, partition: u16, batch: &mut Batch, now_ms: u64) -> Result<(), Unavailable> {
-        let scope = Scope::Partition { index: partition, step: None, is_asked_here: true };
+        let scope = Scope::Partition { index: partition, step: None, is_asked_here: true, rules: RULES };
         self.run_in(scope, batch, now_ms)
     }
 
@@ -211,7 +213,7 @@ impl Engine {
         batch: &mut Batch,
         now_ms: u64,
     ) -> Result<bool, Unavailable> {
-        let scope = Scope::Partition { index: partition, step: None, is_asked_here: true };
+        let scope = Scope::Partition { index: partition, step: None, is_asked_here: true, rules: RULES };
         let attempt = self.attempt(batch, now_ms, &Fetched::default(), true, scope)?;
         Ok(matches!(attempt, Attempt::Done(_)))
     }

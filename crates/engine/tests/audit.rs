@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use quipu_counting::audit::{Deed, Origin};
+use quipu_counting::kinds::RULES;
 use quipu_counting::slot::{partition, slot};
 use quipu_counting::{
     Action, Add, AuditChange, AuditPage, AuditQuery, Batch, Condition, Counters, Ending, Expiry, GroupKind,
@@ -380,7 +381,7 @@ impl Replica {
         let mut batch = Batch::default();
         batch.ask_from(Some(&Arc::new(Origin::new(b"bert", "10.0.0.8:9"))));
         batch.push(if action.is_global() { b"" } else { b"a" }, action);
-        self.engine.apply(0, &mut batch, NOW, step, true).unwrap();
+        self.engine.apply(0, &mut batch, NOW, step, (true, RULES)).unwrap();
     }
 
     fn trail(&self) -> Vec<AuditChange> {

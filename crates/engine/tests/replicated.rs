@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use quipu_counting::kinds::RULES;
 use quipu_counting::slot::{partition, slot};
 use quipu_counting::{Action, Add, Batch};
 use quipu_engine::{Engine, Options, Replication, Step};
@@ -62,7 +63,7 @@ impl Node {
         let mut batch = Batch::default();
         batch.push(key, action);
         let from = self.engine.mark(PARTITION);
-        self.engine.apply(PARTITION, &mut batch, NOW, Step { from: &from, to }, true).unwrap();
+        self.engine.apply(PARTITION, &mut batch, NOW, Step { from: &from, to }, (true, RULES)).unwrap();
     }
 
     fn value(&self, key: &[u8]) -> i64 {
@@ -156,7 +157,7 @@ fn what_does_not_follow_is_refused() {
     let mut batch = Batch::default();
     batch.push(&likes, add(1));
     let step = Step { from: b"0", to: b"1" };
-    assert!(node.engine.apply(PARTITION, &mut batch, NOW, step, true).is_err());
+    assert!(node.engine.apply(PARTITION, &mut batch, NOW, step, (true, RULES)).is_err());
     assert!(node.engine.apply_nothing(PARTITION, step).is_err());
     assert!(node.engine.apply_policy(PARTITION, b"*", None, NOW, step).is_err());
     assert!(node.engine.apply_expiries(PARTITION, std::slice::from_ref(&likes), NOW, step).is_err());

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use quipu_counting::body::{Keeping, put_frame};
 use quipu_counting::identity::{group_fingerprint, request_fingerprint};
 use quipu_counting::kinds::{
-    Asked, Ruled, WholeItem, decide_whole, decide_whole_group, put_join, put_restored, recall,
+    Asked, RULES, Ruled, WholeItem, decide_whole, decide_whole_group, put_join, put_restored, recall,
 };
 use quipu_counting::rollup::{Declared, Slice};
 use quipu_counting::rules::GroupItem;
@@ -90,7 +90,7 @@ impl Model {
         let (limits, sequence) = (policies.limits(key), self.births + 1);
         let mut whole = self.whole(key);
         let (change, reply) = if self.is_whole(batch, index, policies) {
-            let ruled = Ruled { limits, policy: policies.policy_for(key) };
+            let ruled = Ruled { limits, policy: policies.policy_for(key), rules: RULES };
             let asked = Asked { action, payload: batch.payload(index) };
             let decided = decide_whole(&mut whole, asked, ruled, self.now_ms, sequence);
             (decided.change, decided.reply)
@@ -130,7 +130,8 @@ impl Model {
         }
         reply.kind = whole.body.as_ref().map_or(Kind::Sum, |body| body.kind());
         if action.is_for_whole() && reply.refusal.is_none() {
-            let ruled = Ruled { limits: policies.limits(key), policy: policies.policy_for(key) };
+            let ruled =
+                Ruled { limits: policies.limits(key), policy: policies.policy_for(key), rules: RULES };
             let asked = Asked { action, payload: batch.payload(index) };
             reply.detail = recall(&whole, asked, ruled, (&reply, known.at_ms), self.now_ms);
         }
@@ -186,7 +187,11 @@ impl Model {
             let items: Vec<WholeItem<'_>> = numbered()
                 .map(|((index, sequence), counter)| {
                     let key = batch.key(index);
-                    let ruled = Ruled { limits: policies.limits(key), policy: policies.policy_for(key) };
+                    let ruled = Ruled {
+                        limits: policies.limits(key),
+                        policy: policies.policy_for(key),
+                        rules: RULES,
+                    };
                     let action = &batch.requests[index].action;
                     let asked = Asked { action, payload: batch.payload(index) };
                     WholeItem { counter: *counter, asked, ruled, sequence, now_ms }

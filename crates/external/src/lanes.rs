@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
-use quipu_counting::kinds::{Asked, Ruled, decide_whole};
+use quipu_counting::kinds::{Asked, RULES, Ruled, decide_whole};
 use quipu_counting::{Action, Policies, Refusal, Reply, Unavailable};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -758,7 +758,7 @@ impl Lanes {
 
 /// What is said of a counter as the tables have it.
 fn state_of(key: &[u8], mut seen: Seen, policies: &Policies, now_ms: u64) -> Reply {
-    let ruled = Ruled { limits: policies.limits(key), policy: policies.policy_for(key) };
+    let ruled = Ruled { limits: policies.limits(key), policy: policies.policy_for(key), rules: RULES };
     decide_whole(&mut seen.whole, Asked { action: &Action::Read, payload: &[] }, ruled, now_ms, 0).reply
 }
 

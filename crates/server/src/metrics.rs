@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use prometheus_client::collector::Collector;
@@ -14,7 +14,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
-use quipu_counting::Counters;
+use quipu_counting::{Counters, Detail, Refusal, Reply};
 
 use crate::clock::Clock;
 use crate::{http, mirror, resp};
@@ -32,9 +32,56 @@ struct Operation {
     operation: &'static str,
 }
 
+/// What came of asking for limits and of setting aside, as one front has told its clients. A repeat under the same request id is not counted again.
+#[derive(Debug, Default)]
+pub struct Outcomes {
+    admitted: AtomicU64,
+    over_soft_limit: AtomicU64,
+    refused: AtomicU64,
+    reserved: AtomicU64,
+    committed: AtomicU64,
+    voided: AtomicU64,
+}
+
+impl Outcomes {
+    /// An attempt to acquire was answered so.
+    pub fn acquired(&self, reply: &Reply) {
+        let is_over =
+            matches!(reply.detail.as_deref(), Some(Detail::Quota { used, limit, .. }) if used > limit);
+        match reply.refusal {
+            None if is_over => count(&self.over_soft_limit, reply),
+            None => count(&self.admitted, reply),
+            Some(Refusal::OverQuota) => count(&self.refused, reply),
+            Some(_) => {}
+        }
+    }
+
+    /// An attempt to set something aside was answered so.
+    pub fn reserved(&self, reply: &Reply) {
+        if reply.refusal.is_none() {
+            count(&self.reserved, reply);
+        }
+    }
+
+    /// An attempt to end a hold was answered so.
+    pub fn ended(&self, is_void: bool, reply: &Reply) {
+        if reply.refusal.is_none() {
+            count(if is_void { &self.voided } else { &self.committed }, reply);
+        }
+    }
+}
+
+fn count(number: &AtomicU64, reply: &Reply) {
+    if !reply.duplicate {
+        number.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// All metrics of one server.
 #[derive(Debug)]
 pub struct Metrics {
+    /// What HTTP has told of limits and holds.
+    pub outcomes: Arc<Outcomes>,
     registry: Registry,
     calls: Family<Call, Counter>,
     latencies: Family<Operation, Histogram>,
@@ -56,8 +103,10 @@ impl Metrics {
         });
         registry.register("http_requests", "Calls of the HTTP API by operation and result", calls.clone());
         registry.register("http_request_duration_seconds", "Time from head to reply", latencies.clone());
-        registry.register_collector(Box::new(Facts { counters, resp, http, mirror }));
-        Metrics { registry, calls, latencies }
+        let outcomes = Arc::new(Outcomes::default());
+        let facts = Facts { outcomes: Arc::clone(&outcomes), counters, resp, http, mirror };
+        registry.register_collector(Box::new(facts));
+        Metrics { outcomes, registry, calls, latencies }
     }
 
     /// Counts and times one call.
@@ -109,6 +158,7 @@ const MILLIONTHS: &str = "_millionths";
 
 /// What the engine and the RESP front know of themselves, asked for at each scrape.
 struct Facts {
+    outcomes: Arc<Outcomes>,
     counters: Arc<dyn Counters>,
     resp: Option<Arc<resp::Shared>>,
     http: Option<Arc<http::Load>>,
@@ -128,7 +178,8 @@ impl Collector for Facts {
         let help = "Requests refused because too much was asked, by reason";
         let walks = self.resp.as_ref().map(|resp| ("walks", resp.background.refused()));
         let reasons = shed.iter().map(|(name, value)| (&name[SHED.len()..], *value)).chain(walks);
-        encode_reasons(&mut encoder, "shed", help, reasons)?;
+        encode_parts(&mut encoder, "shed", help, "reason", reasons)?;
+        self.encode_outcomes(&mut encoder)?;
         let (parts, facts): (Vec<_>, Vec<_>) =
             facts.into_iter().partition(|(name, _)| name.ends_with(MILLIONTHS));
         for (name, value) in parts {
@@ -173,13 +224,38 @@ impl Collector for Facts {
         let help = "Connections closed because they took too much, by what they took";
         let reasons = [("memory", &closed.for_memory), ("stalled", &closed.stalled), ("idle", &closed.idle)];
         let reasons = reasons.map(|(reason, number)| (reason, number.load(Ordering::Relaxed)));
-        encode_reasons(&mut encoder, "resp_connections_closed", help, reasons.into_iter())?;
+        encode_parts(&mut encoder, "resp_connections_closed", help, "reason", reasons.into_iter())?;
         let buffered_bytes = resp.buffered_bytes.load(Ordering::Relaxed) as u64;
         let help = "Commands and replies that RESP connections have in memory";
         encode_gauge(&mut encoder, "resp_buffered_bytes", help, buffered_bytes)?;
         encode_gauge(&mut encoder, "resp_connections", "Open RESP connections", resp.registry.len() as u64)?;
         let help = "RESP connections that wait for a counter on disk or for a slow command";
         encode_gauge(&mut encoder, "resp_waiting", help, waiting.load(Ordering::Relaxed))
+    }
+}
+
+impl Facts {
+    /// What both fronts have told.
+    fn encode_outcomes(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let fronts = [Some(&*self.outcomes), self.resp.as_ref().map(|resp| &resp.outcomes)];
+        let sum = |number: fn(&Outcomes) -> &AtomicU64| -> u64 {
+            fronts.iter().flatten().map(|front| number(front).load(Ordering::Relaxed)).sum()
+        };
+        let help = "Attempts to acquire that were decided, by result";
+        let results = [
+            ("admitted", sum(|front| &front.admitted)),
+            ("over_soft_limit", sum(|front| &front.over_soft_limit)),
+            ("refused", sum(|front| &front.refused)),
+        ];
+        encode_parts(encoder, "acquires", help, "result", results.into_iter())?;
+        let help =
+            "Amounts set aside, and how holds were ended; those that were over by themselves are the rest";
+        let results = [
+            ("reserved", sum(|front| &front.reserved)),
+            ("committed", sum(|front| &front.committed)),
+            ("voided", sum(|front| &front.voided)),
+        ];
+        encode_parts(encoder, "holds", help, "result", results.into_iter())
     }
 }
 
@@ -209,15 +285,17 @@ fn encode_counter(
     metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
 }
 
-fn encode_reasons<'r>(
+/// A number in parts, told apart by a label.
+fn encode_parts<'r>(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
-    reasons: impl Iterator<Item = (&'r str, u64)>,
+    label: &'static str,
+    parts: impl Iterator<Item = (&'r str, u64)>,
 ) -> Result<(), fmt::Error> {
     let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-    for (reason, value) in reasons {
-        ConstCounter::new(value).encode(family.encode_family(&[("reason", reason)])?)?;
+    for (part, value) in parts {
+        ConstCounter::new(value).encode(family.encode_family(&[(label, part)])?)?;
     }
     Ok(())
 }

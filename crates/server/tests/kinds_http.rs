@@ -188,7 +188,7 @@ fn quotas() -> Vec<Row> {
             "GET counters/nobody/window?last=15m",
             "",
             200,
-            json!({"counterKey": "nobody", "exists": false, "kind": "sum", "sum": 0, "buckets": [], "stalenessMs": 0}),
+            json!({"counterKey": "nobody", "exists": false, "kind": "sum", "sum": 0, "complete": true, "buckets": [], "stalenessMs": 0}),
         ),
         // Without a window, the value is what counts.
         ("POST counters/w/acquire", r#"{"amount":5,"limit":5}"#, 200, granted("w", (5, 5), 5, 1)),
@@ -418,7 +418,7 @@ fn holds_end_once() {
     );
     assert_eq!(call(&server, "DELETE counters/again", None, "").status, 200);
     assert_eq!(call(&server, "POST counters/again/increment", None, "").status, 200);
-    end(&four, "commit", "", 409, json!({"reason": "hold-ended"}));
+    end(&four, "commit", "", 404, json!({"reason": "no-such-hold"}));
 }
 
 #[test]
@@ -560,7 +560,7 @@ fn what_is_wrong_is_refused_by_name() {
         ("GET counters/a/window?last=1", "", "the query parameter last must be a duration like"),
         ("GET counters/a/window?last=1h&from=0", "", "the query parameter last excludes from and to"),
         ("GET counters/a/window?from=5&to=5", "", "to must be later than from"),
-        ("PUT policies/x", r#"{"kind":"window","window":["fixed",5]}"#, "expected an object"),
+        ("PUT policies/x", r#"{"kind":"window","window":["fixed",5]}"#, "or an object with a `type`"),
         ("PUT policies/x", r#"{"window":{"spanMs":5}}"#, "`window`: is for `kind` window or unique"),
     ] {
         let reply = call(&server, line, None, body);

@@ -261,6 +261,19 @@ fn quotas_leave_room_or_say_no() {
     );
 }
 
+/// As over HTTP.
+#[test]
+fn what_is_set_aside_is_among_all_there_is_to_know() {
+    let quipu = Quipu::start();
+    let mut client = quipu.client();
+    client.ask("INCR seats");
+    assert!(!client.ask("Q.STAT seats").contains("held"));
+    client.ask("Q.HOLD seats 2 60000");
+    client.ask("Q.HOLD seats 3 60000");
+    let known = client.ask("Q.STAT seats");
+    assert!(known.contains("$4|held|:5|$5|holds|:2|"), "{known}");
+}
+
 #[test]
 fn policies_say_what_counters_are_born_as() {
     let mut quipu = Quipu::start();

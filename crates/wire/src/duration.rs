@@ -2,6 +2,11 @@
 
 /// Milliseconds: a whole number and a unit. A bare number would leave the unit to guessing.
 pub fn duration_ms(text: &str) -> Result<u64, &'static str> {
+    any_duration_ms(text).and_then(|ms| if ms > 0 { Ok(ms) } else { Err(DURATION) })
+}
+
+/// The same where no time at all means something too.
+pub fn any_duration_ms(text: &str) -> Result<u64, &'static str> {
     let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
     let number: u64 = text[..digits].parse().map_err(|_| DURATION)?;
     let factor: u64 = match text[digits..].trim_start() {
@@ -12,7 +17,7 @@ pub fn duration_ms(text: &str) -> Result<u64, &'static str> {
         "d" => 86_400_000,
         _ => return Err(DURATION),
     };
-    number.checked_mul(factor).filter(|ms| *ms > 0).ok_or(DURATION)
+    number.checked_mul(factor).ok_or(DURATION)
 }
 
 /// What a duration looks like.

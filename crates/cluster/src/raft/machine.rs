@@ -170,12 +170,13 @@ impl Machine {
         };
         let (time_ms, decoded) = command::decode(&command.0).map_err(malformed)?;
         match decoded {
-            Decoded::Batch(mut batch) => {
+            Decoded::Batch(mut batch, rules) => {
                 let engine = &self.engine;
-                let done = engine.apply_from_memory(partition, &mut batch, time_ms, step, is_asked_here);
+                let how = (is_asked_here, rules);
+                let done = engine.apply_from_memory(partition, &mut batch, time_ms, step, how);
                 let done = done.and_then(|is_done| match is_done {
                     true => Ok(()),
-                    false => in_place(|| engine.apply(partition, &mut batch, time_ms, step, is_asked_here)),
+                    false => in_place(|| engine.apply(partition, &mut batch, time_ms, step, how)),
                 });
                 match done {
                     Ok(()) => return Ok(Answer { replies: batch.replies, refused: None }),

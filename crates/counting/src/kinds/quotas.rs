@@ -62,7 +62,7 @@ impl Deciding<'_> {
         let longer_ms = frame.as_ref().map(keep_for).filter(|keep_ms| *keep_ms > kept_ms);
         if let (true, Some(frame)) = (is_born, frame.clone()) {
             let keep_ms = longer_ms.unwrap_or(kept_ms);
-            self.happens(Event::Become(Shape::Window(Keeping { frame, keep_ms }.to_be_kept())));
+            self.become_window(&Keeping { frame, keep_ms });
         }
         // All of it or nothing, also where a policy lets additions take what is left.
         self.ruled.limits.saturate = false;

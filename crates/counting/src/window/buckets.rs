@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::Recut;
+use super::{Frame, Past, Recut};
 use crate::varint;
 
 /// The most buckets one windowed counter keeps: 64 KiB, and a sum over all of them takes a few microseconds.
@@ -14,6 +14,8 @@ pub const BUCKETS_MAX: usize = 4096;
 pub struct Buckets {
     /// Start and sum, by start, none with sum 0.
     sums: Vec<(u64, i64)>,
+    /// What was counted in buckets that are no longer here. Nothing where it was not noted: before there were limits that had to know it.
+    past: Option<Past>,
 }
 
 /// Why something was not added. Nothing has changed then.
@@ -28,7 +30,24 @@ pub enum BucketRefusal {
 }
 
 impl Buckets {
-    /// Adds `delta` to the bucket that starts at `start_ms`. When there are too many, the oldest is forgotten;
+    /// From here on it is noted what is dropped. So much was before, all of it before `end_ms`.
+    pub fn remember(&mut self, end_ms: u64, sum: i64) {
+        let mut past = Past::default();
+        past.note(end_ms, sum, end_ms);
+        self.past = Some(past);
+    }
+
+    /// What was dropped, where that is noted.
+    pub fn past(&self) -> Option<&Past> {
+        self.past.as_ref()
+    }
+
+    /// Forgets all that was counted, the dropped as well.
+    pub fn empty(&mut self) {
+        *self = Buckets { sums: Vec::new(), past: self.past.as_ref().map(|_| Past::default()) };
+    }
+
+    /// Adds `delta` to the bucket that starts at `start_ms`. When there are too many, the oldest is dropped;
     /// that is never one that counts, as long as the frame has no [`problem`](super::Frame::problem).
     pub fn add(&mut self, start_ms: u64, delta: i64) -> Result<(), BucketRefusal> {
         match self.sums.binary_search_by_key(&start_ms, |(start_ms, _)| *start_ms) {
@@ -42,6 +61,14 @@ impl Buckets {
             Err(_) if delta == 0 => {}
             Err(0) if self.sums.len() == BUCKETS_MAX => return Err(BucketRefusal::TooOld),
             Err(at) if self.sums.len() == BUCKETS_MAX => {
+                let (_, dropped) = self.sums[0];
+                let next_ms = self.sums.get(1).filter(|_| at > 1).map_or(start_ms, |(next_ms, _)| *next_ms);
+                if let Some(past) = &mut self.past {
+                    let newest_ms =
+                        self.sums.last().map_or(start_ms, |(newest_ms, _)| start_ms.max(*newest_ms));
+                    // It ended where the next one begins, at the latest.
+                    past.note(next_ms, dropped, newest_ms);
+                }
                 self.sums[..at].rotate_left(1);
                 self.sums[at - 1] = (start_ms, delta);
             }
@@ -85,7 +112,7 @@ impl Buckets {
             }
         }
         sums.retain(|(_, sum)| *sum != 0);
-        Buckets { sums }
+        Buckets { sums, past: self.past.clone() }
     }
 
     /// The sum of all buckets that start within `range_ms`.
@@ -99,13 +126,21 @@ impl Buckets {
         self.within(range_ms).iter().copied()
     }
 
-    /// Forgets all buckets that start before `at_ms`.
-    pub fn forget_before(&mut self, at_ms: u64) {
+    /// Drops all buckets that start before `at_ms`; `frame` is how they are cut.
+    pub fn forget_before(&mut self, at_ms: u64, frame: &Frame) {
         let old = self.sums.partition_point(|(start_ms, _)| *start_ms < at_ms);
-        if old > 0 {
-            self.sums.drain(..old);
-            self.trim();
+        if old == 0 {
+            return;
         }
+        if let Some(past) = &mut self.past {
+            let newest_ms = self.sums.last().map_or(at_ms, |(newest_ms, _)| at_ms.max(*newest_ms));
+            for (index, (start_ms, sum)) in self.sums[..old].iter().enumerate() {
+                let next_ms = self.sums.get(index + 1).map_or(u64::MAX, |(next_ms, _)| *next_ms);
+                past.note(frame.ended_by(*start_ms).min(next_ms), *sum, newest_ms);
+            }
+        }
+        self.sums.drain(..old);
+        self.trim();
     }
 
     /// How many there are.
@@ -120,11 +155,12 @@ impl Buckets {
 
     /// What they cost, themselves included.
     pub fn memory_bytes(&self) -> usize {
-        size_of::<Buckets>() + self.sums.capacity() * size_of::<(u64, i64)>()
+        let past = self.past.as_ref().map_or(0, Past::memory_bytes);
+        size_of::<Buckets>() + self.sums.capacity() * size_of::<(u64, i64)>() + past
     }
 
     /// Appends their bytes: how many; for each the distance from the one before, less one (of the first: from
-    /// 1970), and the sum.
+    /// 1970), and the sum. Behind them, where it is noted, what was dropped.
     pub fn put(&self, out: &mut Vec<u8>) {
         varint::put(out, self.sums.len() as u64);
         let mut next_ms = 0;
@@ -132,6 +168,9 @@ impl Buckets {
             varint::put(out, start_ms - next_ms);
             varint::put_signed(out, *sum);
             next_ms = start_ms.saturating_add(1);
+        }
+        if let Some(past) = &self.past {
+            past.put(out);
         }
     }
 
@@ -148,7 +187,8 @@ impl Buckets {
             sums.push((start_ms, sum));
             next_ms = start_ms.checked_add(1);
         }
-        bytes.is_empty().then_some(Buckets { sums })
+        let past = if bytes.is_empty() { None } else { Some(Past::read(bytes)?) };
+        bytes.is_empty().then_some(Buckets { sums, past })
     }
 
     fn within(&self, range_ms: Range<u64>) -> &[(u64, i64)] {

@@ -5,9 +5,7 @@
 //! them may have happened. A limit then never admits more than it would have, and may admit less, until what was moved has left the window. What
 //! was taken back (a bucket with a negative sum) goes where the earliest of it may have happened, for the same reason.
 
-use super::{Frame, Unit};
-
-const HOUR_MS: u64 = 3_600_000;
+use super::Frame;
 
 /// From one cut to another.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +22,7 @@ impl Recut<'_> {
     /// Where the bucket begins that takes in what is in the old one from `start_ms` on, if all of that is taken as late as can be. The
     /// old one ends where the next one begins that something is in, at the latest.
     pub fn latest(&self, start_ms: u64, next_ms: Option<u64>) -> u64 {
-        let end_ms = self.end_by(start_ms).min(next_ms.unwrap_or(u64::MAX));
+        let end_ms = self.from.ended_by(start_ms).min(next_ms.unwrap_or(u64::MAX));
         let last_ms = end_ms.saturating_sub(1).min(self.latest_ms).max(start_ms);
         self.to.bucket(last_ms).start
     }
@@ -32,19 +30,5 @@ impl Recut<'_> {
     /// The same if it is taken as early as can be.
     pub fn earliest(&self, start_ms: u64) -> u64 {
         self.to.bucket(start_ms).start
-    }
-
-    /// By when a bucket of the old cut has ended. Where the zone is known by name alone, that is the longest that such a bucket can be: clocks
-    /// are put back by an hour or two, and weeks and months have 7 and 31 days at most.
-    fn end_by(&self, start_ms: u64) -> u64 {
-        let longest_ms = match self.from {
-            Frame::Calendar { unit, zone, .. } if zone.name() != "UTC" => match unit {
-                Unit::Day => 26 * HOUR_MS,
-                Unit::Week => (7 * 24 + 2) * HOUR_MS,
-                Unit::Month => (31 * 24 + 2) * HOUR_MS,
-            },
-            exactly => return exactly.bucket(start_ms).end,
-        };
-        start_ms.saturating_add(longest_ms)
     }
 }

@@ -12,7 +12,7 @@ fn settle(counters: &[Whole], asks: &[(usize, Ask)]) -> DecidedGroup {
         .map(|(index, (counter, ask))| WholeItem {
             counter: *counter,
             asked: Asked { action: &ask.0, payload: &ask.1 },
-            ruled: Ruled { limits: Limits::NONE, policy: None },
+            ruled: Ruled { limits: Limits::NONE, policy: None, rules: RULES },
             sequence: 100 + index as u64,
             now_ms: START_MS,
         })
@@ -50,7 +50,7 @@ fn each_sees_what_those_before_it_did() {
     let mut counters = before;
     for (index, ((counter, ask), decided)) in asks.iter().zip(&decided).enumerate() {
         let asked = Asked { action: &ask.0, payload: &ask.1 };
-        let ruled = Ruled { limits: Limits::NONE, policy: None };
+        let ruled = Ruled { limits: Limits::NONE, policy: None, rules: RULES };
         let alone = decide_whole(&mut counters[*counter], asked, ruled, START_MS, 100 + index as u64);
         assert_eq!(alone, *decided);
     }

@@ -218,7 +218,7 @@ impl Counter {
     fn ask_quickly(&mut self, ask: &Ask) -> Option<quipu_counting::Cell> {
         self.sequence += 1;
         let asked = Asked { action: &ask.0, payload: &ask.1 };
-        let ruled = Ruled { limits: Limits::NONE, policy: None };
+        let ruled = Ruled { limits: Limits::NONE, policy: None, rules: RULES };
         let decided = decide_whole(&mut self.whole, asked, ruled, START_MS, self.sequence);
         assert_eq!(decided.reply.refusal, None);
         self.whole.cell

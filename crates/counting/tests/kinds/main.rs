@@ -17,12 +17,13 @@ mod recut;
 mod restored;
 mod rollups;
 mod uniques;
+mod widened;
 mod windows;
 
 use std::sync::Arc;
 
 use quipu_counting::body::{Keeping, put_frame};
-use quipu_counting::kinds::{Asked, Decided, Ruled, decide_whole, seen_by};
+use quipu_counting::kinds::{Asked, Decided, RULES, Ruled, decide_whole, seen_by};
 use quipu_counting::unique::hash;
 use quipu_counting::window::Frame;
 use quipu_counting::{
@@ -55,11 +56,16 @@ impl Counter {
     }
 
     fn ask(&mut self, now_ms: u64, ask: &Ask) -> Reply {
+        self.ask_by(RULES, now_ms, ask)
+    }
+
+    /// By the rules of a version.
+    fn ask_by(&mut self, rules: u64, now_ms: u64, ask: &Ask) -> Reply {
         let before = self.whole.clone();
         self.sequence += 1;
         let asked = Asked { action: &ask.0, payload: &ask.1 };
         let limits = self.policy.as_ref().map_or(Limits::NONE, Limits::from);
-        let ruled = Ruled { limits, policy: self.policy.as_ref() };
+        let ruled = Ruled { limits, policy: self.policy.as_ref(), rules };
         let decided = decide_whole(&mut self.whole, asked, ruled, now_ms, self.sequence);
         check(&before, &self.whole, &decided, now_ms);
         decided.reply

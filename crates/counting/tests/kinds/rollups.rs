@@ -242,7 +242,7 @@ impl Counter {
     /// Adds one for each of as many values as there can be, without looking at everything each time.
     fn fill(&mut self, name: &str, value: impl Fn(usize) -> String) {
         let policy = self.policy.clone().unwrap();
-        let ruled = Ruled { limits: Limits::from(&policy), policy: Some(&policy) };
+        let ruled = Ruled { limits: Limits::from(&policy), policy: Some(&policy), rules: RULES };
         for number in 0..CELLS_MAX {
             let Ask(action, payload) = add_for(1, &[(name, &value(number))]);
             let asked = Asked { action: &action, payload: &payload };

@@ -127,7 +127,7 @@ proptest! {
         let (mut buckets, mut map) = (Buckets::default(), BTreeMap::<u64, i64>::new());
         for (start_ms, delta, forget) in steps {
             if forget == 0 {
-                buckets.forget_before(start_ms);
+                buckets.forget_before(start_ms, &Frame::Fixed { span_ms: 1 });
                 map.retain(|at_ms, _| *at_ms >= start_ms);
                 continue;
             }
@@ -211,14 +211,19 @@ proptest! {
 #[test]
 fn bytes_that_are_no_buckets() {
     assert!(Buckets::read(&[2, 5, 4, 0, 1]).is_some());
+    // With nothing that was dropped, and with 3 that were before the ninth millisecond.
+    assert!(Buckets::read(&[0, 0]).is_some_and(|buckets| buckets.past().is_some()));
+    assert!(Buckets::read(&[0, 1, 9, 6]).is_some_and(|buckets| buckets.past().unwrap().since(8) == 3));
     let mut too_many = vec![0x81, 0x20];
     too_many.extend([0, 2].repeat(BUCKETS_MAX + 1));
     for bytes in [
         &[][..],
         &[1],
         &[1, 5],
-        &[0, 0],
-        &[1, 5, 0], // a bucket without a sum
+        &[0, 0, 0],
+        &[0, 1, 9, 5],       // of what was taken back nothing is noted
+        &[0, 2, 9, 6, 0, 6], // two spans that end together
+        &[1, 5, 0],          // a bucket without a sum
         &too_many,
         &[2, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 2, 0, 2], // after the end of time
     ] {
@@ -347,7 +352,7 @@ fn what_counts_is_never_forgotten() {
     assert_eq!(buckets.iter(0..u64::MAX).next(), Some((oldest_ms + 1, 100)));
     assert_eq!(buckets.len(), BUCKETS_MAX);
 
-    buckets.forget_before(START_MS + 6 * BUCKETS_MAX as u64 - 10);
+    buckets.forget_before(START_MS + 6 * BUCKETS_MAX as u64 - 10, &frame);
     assert_eq!(buckets.len(), 5);
     assert!(buckets.memory_bytes() <= 64 + buckets.len() * 24);
 }

@@ -217,12 +217,13 @@ impl Run<'_, '_> {
             counters.push(Whole { cell, body: held.bodies.get(batch.key(*index)).cloned() });
         }
         let mut items = Vec::with_capacity(group.end - group.start);
+        let rules = self.scope.rules();
         for (index, (counter, sequence)) in (group.start..).zip(members.items()) {
             let (key, held) = (batch.key(index), self.held(self.places[index].partition));
             items.push(WholeItem {
                 counter,
                 asked: Asked { action: &batch.requests[index].action, payload: batch.payload(index) },
-                ruled: Ruled { limits: held.limits(key), policy: policies.policy_for(key) },
+                ruled: Ruled { limits: held.limits(key), policy: policies.policy_for(key), rules },
                 sequence,
                 now_ms: held.time_ms,
             });

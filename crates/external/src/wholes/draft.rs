@@ -3,7 +3,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use quipu_counting::kinds::{Asked, Decided, Ruled, WholeItem, decide_whole, decide_whole_group, recall};
+use quipu_counting::kinds::{
+    Asked, Decided, RULES, Ruled, WholeItem, decide_whole, decide_whole_group, recall,
+};
 use quipu_counting::session::admit;
 use quipu_counting::{
     Batch, Cell, Change, Group, GroupKind, Kind, Outcome, Refusal, Remembered, Reply, Session,
@@ -130,7 +132,11 @@ impl Drafting<'_> {
     }
 
     fn ruled(&self, key: &[u8]) -> Ruled<'_> {
-        Ruled { limits: self.terms.policies.limits(key), policy: self.terms.policies.policy_for(key) }
+        Ruled {
+            limits: self.terms.policies.limits(key),
+            policy: self.terms.policies.policy_for(key),
+            rules: RULES,
+        }
     }
 
     fn remembered(&self, batch: &Batch, index: usize) -> Option<Remembered> {

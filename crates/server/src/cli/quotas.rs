@@ -64,7 +64,15 @@ struct Span {
     counted: Counted,
     from: String,
     to: String,
+    #[serde(default = "all")]
+    complete: bool,
+    since: Option<String>,
     buckets: Vec<Bucket>,
+}
+
+/// Of a server that does not say so.
+fn all() -> bool {
+    true
 }
 
 #[derive(Debug, Deserialize)]
@@ -113,6 +121,11 @@ impl Window {
             }
         }
         let Some(span) = self.client.call::<Span>(&Call::get(path))? else { return Ok(()) };
+        if let (false, Some(since)) = (span.complete, &span.since) {
+            print_note(&format!(
+                "what was counted before {since} is no longer kept by its time: there may have been more"
+            ));
+        }
         let screen = Screen::stdout();
         let number = screen.number(span.counted.number());
         if screen.is_terminal {

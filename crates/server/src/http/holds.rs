@@ -22,6 +22,7 @@ pub async fn reserve(State(app): State<Arc<App>>, ask: Ask<Unconditional>) -> An
     let Ask { key, id, body, .. } = ask;
     let (add, ttl_ms) = body.parse::<ReserveBody>()?.to_reserve()?;
     let reply = run_one(&app, Batch::default(), &key, id.bytes(), Action::Reserve(add, ttl_ms)).await?;
+    app.metrics.outcomes.reserved(&reply);
     let hold = HoldBody::of(&key, add.delta, &reply).filter(|_| reply.refusal.is_none());
     Ok(match hold {
         Some(hold) => answer::changed(&reply, answer::json(StatusCode::OK, &hold)),
@@ -58,13 +59,26 @@ async fn end(app: &App, hold: &HoldId, ending: Ending) -> Answer {
     let mut batch = Batch::default();
     batch.push_with_id(key, action, &hold.request_id(), HoldId::INDEX);
     let reply = run(app, batch).await?.replies[0].clone();
+    app.metrics.outcomes.ended(ending == Ending::Void, &reply);
     let response = match reply.refusal {
         None => answer::json(StatusCode::OK, &HoldEndBody::of(hold, &reply)),
         // It has ended, in another way.
         Some(Refusal::IdReused) => ended(key, &reply),
+        Some(Refusal::HoldEnded) if never_was(hold, &reply) => return Err(no_such_hold().into()),
         Some(refusal) => Refused::from(Problem::refused(key, &reply, refusal)).into_response(),
     };
     Ok(answer::changed(&reply, response))
+}
+
+/// Whether the counter can tell that it has no such hold: it is gone, or another life of it, or has not come to that number yet.
+fn never_was(hold: &HoldId, reply: &Reply) -> bool {
+    let Reply { exists, cell, .. } = reply;
+    !exists || cell.birth != hold.birth || hold.number > cell.version
+}
+
+fn no_such_hold() -> Problem {
+    let detail = "there is no such hold; a `holdId` of a reply to `reserve` belongs here";
+    Problem::new(404, "no-such-hold", detail)
 }
 
 fn ended(key: &[u8], reply: &Reply) -> axum::response::Response {
@@ -80,9 +94,6 @@ impl<S: Sync> FromRequestParts<S> for Hold {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Hold, Refused> {
         let segment = parts.uri.path().split('/').nth(4).unwrap_or_default();
-        HoldId::parse(segment).map(Hold).ok_or_else(|| {
-            let detail = "there is no such hold; a `holdId` of a reply to `reserve` belongs here";
-            Problem::new(404, "no-such-hold", detail).into()
-        })
+        HoldId::parse(segment).map(Hold).ok_or_else(|| no_such_hold().into())
     }
 }

@@ -42,6 +42,7 @@ pub async fn acquire(State(app): State<Arc<App>>, ask: Ask<Unconditional>) -> An
     let mut batch = Batch::default();
     let action = action(&mut batch, &asked);
     let reply = run_one(&app, batch, &key, id.bytes(), action).await?;
+    app.metrics.outcomes.acquired(&reply);
     let quota = QuotaBody::of(&reply);
     let response = match (&quota, reply.refusal) {
         (Some(quota), None) => answer::json(StatusCode::OK, &GrantBody::of(&key, quota.clone(), &reply)),
@@ -67,6 +68,7 @@ pub async fn acquire_all(
 ) -> Answer {
     let items = body.parse::<AcquireAllBody>()?.to_items()?;
     let batch = run(&app, together(&items, id.bytes())).await?;
+    batch.replies.iter().for_each(|reply| app.metrics.outcomes.acquired(reply));
     let quotas: Vec<Option<QuotaBody>> = batch.replies.iter().map(QuotaBody::of).collect();
     let mut response = match refused_item(&batch) {
         Some((index, refusal)) => {
@@ -126,9 +128,13 @@ fn refused(problem: Problem, item: Option<usize>, asked: &Acquisition, quota: Op
             () if quota.reset_ms() == 0 => "; nothing comes back by itself, as there is no window",
             () => "",
         };
-        let detail = format!(
-            "{at}the limit {limit} leaves room for {remaining}, not for {amount}; nothing was counted{advice}"
-        );
+        let detail = match amount {
+            // Who asks for nothing asks whether the limit is kept.
+            0 => format!("{at}the limit {limit} is crossed already: {} are used", quota.used()),
+            _ => format!(
+                "{at}the limit {limit} leaves room for {remaining}, not for {amount}; nothing was counted{advice}"
+            ),
+        };
         return problem.with_quota(quota).explained(detail).into();
     }
     if problem.reason == Refusal::WrongKind.code() && asked.frame.is_some() {

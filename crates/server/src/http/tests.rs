@@ -2,6 +2,7 @@
 //! counts behind the router; only the sockets are missing.
 
 mod described;
+mod limits;
 mod outages;
 mod protocol;
 mod watching;

@@ -33,7 +33,9 @@ pub async fn read(State(app): State<Arc<App>>, Name(key): Name, uri: Uri) -> Ans
     let (reply, staleness_ms) = look(&app, &key, freshness_of(&parameters)?).await?;
     let now_ms = reply.as_of_ms(app.clock.now_ms());
     let body = match reply.detail.as_deref() {
-        Some(Detail::Body(body, Some(frame))) => SpanBody::of(&key, body, frame, span.range(frame, now_ms)),
+        Some(Detail::Body(body, Some(frame))) => {
+            SpanBody::of(&key, body, frame, span.range(frame, now_ms), now_ms)
+        }
         _ if !reply.exists => {
             let (kind, frame) = to_be_born(&app, &key).await?;
             Some(SpanBody::empty(&key, kind, span.range(&frame, now_ms)))

@@ -38,6 +38,7 @@ use rustix::net::sockopt;
 
 use crate::clock::Clock;
 use crate::cluster::map::Map;
+use crate::metrics::Outcomes;
 
 pub mod admission;
 pub mod answer;
@@ -162,6 +163,8 @@ pub struct Shared {
     pub registry: Registry,
     /// What happened.
     pub statistics: Statistics,
+    /// What this front has told of limits and holds.
+    pub outcomes: Outcomes,
     /// Calls by command, one for each loop.
     pub calls: Vec<Calls>,
     /// One for each loop.
@@ -301,6 +304,7 @@ impl RespServer {
             buffered_bytes: AtomicUsize::new(0),
             registry: Registry::default(),
             statistics: Statistics::default(),
+            outcomes: Outcomes::default(),
             calls: polls.iter().map(|_| Calls::default()).collect(),
             background: Background::start(&counters)?,
             counters,

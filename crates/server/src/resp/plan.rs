@@ -90,7 +90,10 @@ pub enum Plan {
     /// `[hold, expiry]` of a counter whose key is so many literal bytes: Q.HOLD.
     Reserved(u32),
     /// `[value, applied, version, duplicate]`: Q.COMMIT, Q.VOID.
-    Ended,
+    Ended {
+        /// The latter.
+        is_void: bool,
+    },
     /// `[last sequence, duplicate]` for so many requests of one producer session: Q.BATCH.
     Session(u32),
     /// All there is to know: Q.STAT.

@@ -2,6 +2,7 @@
 
 mod transactions;
 
+use quipu_counting::hold::Outstanding;
 use quipu_counting::kinds::seen_by;
 use quipu_counting::{Detail, Kind, NEVER, Refusal, Reply, Unavailable};
 use quipu_wire::dump::{write_integer, write_string};
@@ -11,6 +12,7 @@ use quipu_wire::resp::{Encoder, errors};
 use super::commands::{dimensions, kinds};
 use super::plan::{Plan, Unit, View};
 use super::session::Session;
+use crate::metrics::Outcomes;
 
 /// The most bytes that MGET shows, which may be asked for many sketches.
 const VALUES_BYTES_MAX: usize = 32 << 20;
@@ -25,13 +27,13 @@ pub fn render(
     executed: View<'_>,
     result: Result<(), &Unavailable>,
     now_ms: u64,
-    session: &mut Session,
+    (session, outcomes): (&mut Session, &Outcomes),
     out: &mut Vec<u8>,
 ) {
     let View { plans, literals, replies } = executed;
     let encoder = Encoder::new(out, session.protocol);
     let mut renderer =
-        Renderer { plans, literals, replies, unavailable: result.err(), now_ms, encoder, session };
+        Renderer { plans, literals, replies, unavailable: result.err(), now_ms, encoder, session, outcomes };
     while let Some(plan) = renderer.next_plan() {
         renderer.answer(plan);
     }
@@ -48,6 +50,8 @@ struct Renderer<'d, 'o> {
     encoder: Encoder<'o>,
     /// Whose replies these are.
     session: &'o mut Session,
+    /// What is told of limits and holds is counted here.
+    outcomes: &'o Outcomes,
 }
 
 impl<'d> Renderer<'d, '_> {
@@ -161,6 +165,7 @@ impl<'d> Renderer<'d, '_> {
     fn reserved(&mut self, length: u32) {
         let key = self.take_literal(length);
         let Some(reply) = self.take_one() else { return };
+        self.outcomes.reserved(reply);
         match (reply.refusal, kinds::held(reply, key)) {
             (Some(refusal), _) => self.refuse(refusal, reply),
             (None, Some((hold, expires_at_ms))) => {
@@ -258,13 +263,19 @@ impl<'d> Renderer<'d, '_> {
                 self.addition(reply)
             }
             (Plan::Seen, None) => self.seen(reply),
-            (Plan::Acquired, None | Some(Refusal::OverQuota)) => self.quota(reply),
+            (Plan::Acquired, None | Some(Refusal::OverQuota)) => {
+                self.outcomes.acquired(reply);
+                self.quota(reply);
+            }
             (Plan::Acquired, Some(Refusal::WrongKind)) => {
                 let advice = "give 0 as the window for the counter's own, or use another key";
                 self.encoder.error(format!("WRONGTYPE {NO_SUCH_WINDOW}; {advice}"));
             }
-            (Plan::Ended, Some(Refusal::IdReused)) => self.refuse(Refusal::HoldEnded, reply),
-            (Plan::Ended, None) => self.addition(reply),
+            (Plan::Ended { .. }, Some(Refusal::IdReused)) => self.refuse(Refusal::HoldEnded, reply),
+            (Plan::Ended { is_void }, None) => {
+                self.outcomes.ended(is_void, reply);
+                self.addition(reply);
+            }
             (Plan::ValueAndApplied | Plan::SaturatedAndApplied, Some(Refusal::WrongKind)) => {
                 self.encoder.error(errors::NOT_AN_INTEGER);
             }
@@ -405,10 +416,20 @@ impl<'d> Renderer<'d, '_> {
             ("birth", clamp(cell.birth)),
             ("pttl", left_ms),
         ];
-        self.encoder.map(fields.len() + 2);
-        for (name, number) in fields {
+        // As over HTTP: only where something is set aside.
+        let held = match reply.detail.as_deref() {
+            Some(Detail::Body(body, _)) => body.holds.outstanding(self.now_ms),
+            _ => Outstanding::default(),
+        };
+        let of_holds = [
+            ("held", held.sum().clamp(i64::MIN.into(), i64::MAX.into()) as i64),
+            ("holds", held.count as i64),
+        ];
+        let of_holds = if held.count > 0 { &of_holds[..] } else { &[] };
+        self.encoder.map(fields.len() + of_holds.len() + 2);
+        for (name, number) in fields.iter().chain(of_holds) {
             self.encoder.bulk(name.as_bytes());
-            self.encoder.integer(number);
+            self.encoder.integer(*number);
         }
         let kind = match reply.detail.as_deref() {
             Some(Detail::Body(body, _)) => body.kind().name(),

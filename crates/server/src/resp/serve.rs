@@ -307,7 +307,7 @@ impl Turn<'_> {
         now_ms: u64,
     ) {
         let Connection { session, output, .. } = connection;
-        render(executed, result, now_ms, session, output);
+        render(executed, result, now_ms, (session, &self.shared.outcomes), output);
     }
 
     fn reveal(&mut self, offset: u64) {

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use quipu_counting::identity::{group_fingerprint, request_fingerprint};
-use quipu_counting::kinds::{Asked, Decided, Ruled, WholeItem, decide_whole, decide_whole_group, recall};
+use quipu_counting::kinds::{
+    Asked, Decided, RULES, Ruled, WholeItem, decide_whole, decide_whole_group, recall,
+};
 use quipu_counting::{
     Action, Batch, Cell, Change, Deed, Group, GroupKind, Kind, Outcome, Policies, Refusal, Remembered, Reply,
     Whole,
@@ -107,7 +109,7 @@ impl Model {
     }
 
     fn ruled(&self, key: &[u8]) -> Ruled<'_> {
-        Ruled { limits: self.policies.limits(key), policy: self.policies.policy_for(key) }
+        Ruled { limits: self.policies.limits(key), policy: self.policies.policy_for(key), rules: RULES }
     }
 
     fn settle(&mut self, item: &Item, birth: u64, now_ms: u64) -> Reply {

@@ -203,7 +203,7 @@ commands! {
     PfAdd "pfadd" -2 (1 1 1) [WRITE DENYOOM FAST] [HYPERLOGLOG] [RW INSERT] [] "hyperloglog" "2.8.9"
         "key [element [element ...]]" "Shows items to a counter of uniques. Answers 1 if its sketch changed.";
     PfCount "pfcount" -2 (1 -1 1) [READONLY] [HYPERLOGLOG] [RW ACCESS] [] "hyperloglog" "2.8.9"
-        "key [key ...]" "How many different items counters of uniques have seen, as Redis estimates it.";
+        "key [key ...]" "How many different items counters of uniques have seen, as Redis estimates it, also while quipu knows the number exactly.";
     PfMerge "pfmerge" -2 (1 -1 1) [WRITE DENYOOM] [HYPERLOGLOG] [RW ACCESS INSERT] [] "hyperloglog" "2.8.9"
         "destkey [sourcekey [sourcekey ...]]" "Shows a counter of uniques all that others have seen.";
 

@@ -38,14 +38,18 @@ impl<'de> Deserialize<'de> for Kept {
             type Value = Kept;
 
             fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("a duration like \"30d\"")
+                formatter.write_str("a duration like \"30d\", or a number of milliseconds")
+            }
+
+            fn visit_u64<E: de::Error>(self, ms: u64) -> Result<Kept, E> {
+                Ok(Kept(ms))
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Kept, E> {
                 duration_ms(text).map(Kept).map_err(|_| E::invalid_value(de::Unexpected::Str(text), &self))
             }
         }
-        deserializer.deserialize_str(KeptVisitor)
+        deserializer.deserialize_any(KeptVisitor)
     }
 }
 
@@ -151,7 +155,7 @@ impl ChangeRow {
             value: change.value,
             value_text: text_if_large(change.value),
             version: change.version,
-            request_id: change.request_id.as_deref().map(id_text),
+            request_id: change.shown_request_id().map(id_text),
             reason: change.reason.clone(),
             by: change.by.as_ref().map(|by| OriginBody {
                 name: Some(by.name.clone()).filter(|name| !name.is_empty()),

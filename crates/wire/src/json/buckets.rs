@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use quipu_counting::body::State;
+use quipu_counting::body::{Keeping, State};
 use quipu_counting::kinds::visitors;
 use quipu_counting::unique::STANDARD_ERROR;
-use quipu_counting::window::Frame;
+use quipu_counting::window::{Frame, Past};
 use quipu_counting::{Body, Kind, Unique};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -35,6 +35,13 @@ pub struct SpanBody {
     to: String,
     #[serde(flatten)]
     counted: CountedBody,
+    /// Whether that is all there was. Not so where the time asked for begins before `since`.
+    #[schema(example = true)]
+    complete: bool,
+    /// Since when everything that was counted is kept by its time. It is left out while nothing was dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, format = DateTime, example = "2026-02-23T08:00:00.000Z")]
+    since: Option<String>,
     /// Those in which something was counted, the oldest first.
     buckets: Vec<BucketBody>,
     /// How far behind it may be at most: everything acknowledged before that is in it.
@@ -100,9 +107,21 @@ impl CountedBody {
     }
 }
 
+/// Since when a counter knows everything that it counted by its time; nothing where it never dropped anything.
+fn kept_since_ms(body: &Body, frame: &Frame, now_ms: u64) -> Option<u64> {
+    match &body.state {
+        State::Window(_, buckets) => buckets.past().and_then(Past::end_ms),
+        // What they drop is not noted, so that they may have dropped something is all there is to say.
+        State::Visitors(own, _) => {
+            Some(Keeping { frame: frame.clone(), keep_ms: own.keep_ms }.from_ms(now_ms))
+        }
+        State::Sum | State::Unique(_) => None,
+    }
+}
+
 impl SpanBody {
-    /// What `body` counted in the buckets that begin in this range, cut by `frame`. Nothing if it does not count by time.
-    pub fn of(key: &[u8], body: &Body, frame: &Frame, range: Range<u64>) -> Option<SpanBody> {
+    /// What `body` counted in the buckets that begin in this range, cut by `frame`, as it is at `now_ms`. Nothing if it does not count by time.
+    pub fn of(key: &[u8], body: &Body, frame: &Frame, range: Range<u64>, now_ms: u64) -> Option<SpanBody> {
         let bucket = |start_ms: u64, counted: CountedBody| BucketBody {
             start: rfc3339(start_ms),
             end: rfc3339(frame.bucket(start_ms).end),
@@ -124,7 +143,11 @@ impl SpanBody {
             }
             State::Sum | State::Unique(_) => return None,
         };
-        Some(SpanBody { counted, buckets, exists: true, ..SpanBody::empty(key, body.kind(), range) })
+        let since_ms = kept_since_ms(body, frame, now_ms);
+        let complete = since_ms.is_none_or(|since_ms| since_ms <= range.start);
+        let since = since_ms.map(rfc3339);
+        let empty = SpanBody::empty(key, body.kind(), range);
+        Some(SpanBody { counted, buckets, complete, since, exists: true, ..empty })
     }
 
     /// How many buckets it has.
@@ -150,6 +173,8 @@ impl SpanBody {
             from: rfc3339(range.start),
             to: rfc3339(range.end),
             counted,
+            complete: true,
+            since: None,
             buckets: Vec::new(),
             staleness_ms: 0,
         }
@@ -158,5 +183,39 @@ impl SpanBody {
     /// The same of a replica that may be behind.
     pub fn behind(self, staleness_ms: u64) -> SpanBody {
         SpanBody { staleness_ms, ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quipu_counting::body::{Event, Shape};
+
+    use super::*;
+
+    /// Nothing is left out in silence.
+    #[test]
+    fn a_span_says_whether_it_is_all_there_was() {
+        let frame = Frame::Sliding { span_ms: 1_000, bucket_ms: 100 };
+        let keeping = Keeping { frame: frame.clone(), keep_ms: 2_000 };
+        let mut window = Body::new(Shape::Window(keeping.clone()));
+        window.apply(Event::Remember { end_ms: 0, sum: 0 }, 0).unwrap();
+        let shown = |body: &Body, from_ms: u64| {
+            let span = SpanBody::of(b"a", body, &frame, from_ms..10_000, 9_950).unwrap();
+            serde_json::to_value(span).unwrap()
+        };
+        assert_eq!(shown(&window, 0)["complete"], true);
+        assert_eq!(shown(&window, 0).get("since"), None);
+        for start_ms in [5_000, 9_900] {
+            window.apply(Event::Count { start_ms, from_ms: start_ms - 2_000, delta: 3 }, start_ms).unwrap();
+        }
+        // The first was dropped when the second came. It was over at 5.1 seconds.
+        for (from_ms, is_complete) in [(0, false), (5_000, false), (5_100, true), (9_000, true)] {
+            let shown = shown(&window, from_ms);
+            assert_eq!(shown["complete"], is_complete, "{shown}");
+            assert_eq!((&shown["since"], &shown["sum"]), (&"1970-01-01T00:00:05.100Z".into(), &3.into()));
+        }
+        let visitors = Body::new(Shape::Visitors(keeping));
+        assert_eq!(shown(&visitors, 7_900)["complete"], true);
+        assert_eq!(shown(&visitors, 7_800)["complete"], false);
     }
 }

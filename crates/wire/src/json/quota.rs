@@ -134,6 +134,14 @@ pub enum WindowArgument {
 }
 
 impl WindowArgument {
+    /// Said in full.
+    pub fn to_body(&self) -> WindowBody {
+        match self {
+            WindowArgument::Last(span_ms) => WindowBody { span_ms: Some(*span_ms), ..WindowBody::default() },
+            WindowArgument::Full(body) => body.clone(),
+        }
+    }
+
     fn to_frame(&self) -> Result<Frame, BodyError> {
         match self {
             WindowArgument::Last(span_ms) => Ok(sliding(*span_ms)),
@@ -256,6 +264,11 @@ impl QuotaBody {
     /// The limit.
     pub fn limit(&self) -> i64 {
         self.limit
+    }
+
+    /// What is used of it.
+    pub fn used(&self) -> i64 {
+        self.used
     }
 
     /// What is left of it.

@@ -16,13 +16,14 @@ use utoipa::ToSchema;
 
 use super::EXACT_INTEGER_MAX;
 use super::audit::Kept;
+use super::quota::WindowArgument;
 use super::schema::{
     AuditKeptSchema, CountSchema, DurationSchema, IntegerSchema, KeyBase64Schema, KeyOrBase64Schema,
     KeySchema, MomentSchema, RequestIdSchema, TtlSchema, VersionSchema,
 };
 use super::timestamp::{MOMENT, time_ms};
 use super::window::{HistoryBody, KindName, WindowBody};
-use crate::duration::duration_ms;
+use crate::duration::any_duration_ms;
 use crate::number::parse_i64;
 
 /// The most items of one batch. With the limit on the body this bounds what one request can make the server hold.
@@ -214,7 +215,7 @@ impl Written for Lasting {
     const EXPECTED: &'static str = "a duration like 500ms, 90s, 15m, 24h or 7d, or a number of milliseconds";
 
     fn read(text: &str) -> Option<u64> {
-        duration_ms(text).ok()
+        any_duration_ms(text).ok()
     }
 }
 
@@ -525,24 +526,24 @@ pub struct PolicyBody {
     /// No change may bring the value above this.
     #[schema(value_type = Option<IntegerSchema>)]
     pub max: Option<Integer>,
-    /// Additions take what the bounds leave.
+    /// Additions take what the bounds leave: those of the policy, and those that a call gives.
     #[serde(default)]
     pub saturate: bool,
-    /// Counters born under this policy expire so many milliseconds after their birth.
+    /// Counters born under this policy expire so many milliseconds after their birth; a duration like `1h` says it too.
     #[schema(value_type = Option<TtlSchema>)]
-    pub ttl_ms: Option<Ttl>,
+    pub ttl_ms: Option<Ms<Lasting>>,
     /// Writes are refused, reads are served.
     #[serde(default)]
     pub disabled: bool,
     /// What counters are born as.
     pub kind: Option<KindName>,
-    /// How time is cut, for windows, and for uniques by time.
+    /// How time is cut, for windows, and for uniques by time. A duration alone is a sliding window in sixty buckets.
     #[schema(value_type = Option<WindowBody>)]
-    pub window: Option<Object<WindowBody>>,
-    /// The limit of `acquire`, where a call gives none.
+    pub window: Option<WindowArgument>,
+    /// The limit of `acquire`, where a call gives none. Of counters without a window it is one of the value. Plain additions do not ask for it.
     #[schema(value_type = Option<CountSchema>)]
     pub limit: Option<Integer>,
-    /// `acquire` counts also beyond the limit, and says so.
+    /// `acquire` counts also beyond the limit, and says so: that of the policy, or one that a call gives.
     #[serde(default)]
     pub soft: bool,
     /// How long what the value was stays known.
@@ -593,8 +594,8 @@ impl PolicyBody {
                 return Err(BodyError::field("window", "is for `kind` window or unique"));
             }
             (None, Some(Kind::Window)) => Some(WindowBody::default().to_keeping()?),
-            (Some(window), Some(Kind::Unique)) => Some(window.0.to_keeping_of_sketches()?),
-            (window, _) => window.as_ref().map(|window| window.0.to_keeping()).transpose()?,
+            (Some(window), Some(Kind::Unique)) => Some(window.to_body().to_keeping_of_sketches()?),
+            (window, _) => window.as_ref().map(|window| window.to_body().to_keeping()).transpose()?,
         };
         let lateness_ms = self.lateness.as_ref().map(|lateness| lateness.0);
         match (lateness_ms, &window) {
@@ -604,6 +605,13 @@ impl PolicyBody {
             }
             (None, _) | (Some(_), Some(_)) => {}
             (Some(_), None) => return Err(BodyError::field("lateness", "is for counters with a `window`")),
+        }
+        if kind == Some(Kind::Unique) {
+            self.check_unique()?;
+        }
+        let ttl_ms = self.ttl_ms.as_ref().map(|ttl| ttl.0);
+        if ttl_ms == Some(0) {
+            return Err(BodyError::field("ttlMs", "is at least a millisecond"));
         }
         let limit = self.limit.map(|limit| limit.0);
         if limit.is_some_and(|limit| limit < 0) {
@@ -619,7 +627,7 @@ impl PolicyBody {
             min,
             max,
             saturate: self.saturate,
-            ttl_ms: self.ttl_ms.map(|ttl| ttl.0),
+            ttl_ms,
             disabled: self.disabled,
             kind,
             window,
@@ -637,6 +645,23 @@ impl PolicyBody {
         match policy.stripes_problem() {
             Some(problem) => Err(BodyError::field("stripes", problem)),
             None => Ok(policy),
+        }
+    }
+
+    /// What is decided by a value has no meaning where items are counted, and would be kept and never looked at.
+    fn check_unique(&self) -> Result<(), BodyError> {
+        let fields = [
+            ("min", self.min.is_some()),
+            ("max", self.max.is_some()),
+            ("saturate", self.saturate),
+            ("limit", self.limit.is_some()),
+            ("soft", self.soft),
+        ];
+        match fields.iter().find(|(_, is_given)| *is_given) {
+            Some((field, _)) => {
+                Err(BodyError::field(field, "is for sums and windows, not for `kind` unique; leave it out"))
+            }
+            None => Ok(()),
         }
     }
 
@@ -855,12 +880,41 @@ mod tests {
         );
         let frame = windowed.unwrap().window.unwrap().frame;
         assert_eq!(frame, quipu_counting::window::Frame::Sliding { span_ms: 60_000, bucket_ms: 1_000 });
-        for (lateness, expected) in [("600000", 600_000), (r#""10m""#, 600_000), ("0", 0)] {
+        for (lateness, expected) in [("600000", 600_000), (r#""10m""#, 600_000), ("0", 0), (r#""0s""#, 0)] {
             let late = policy(&format!(r#"{{"kind":"window","lateness":{lateness}}}"#));
             assert_eq!(late.unwrap().lateness_ms, Some(expected));
         }
         assert_eq!(policy(r#"{"stripes":16}"#).unwrap().stripes, Some(16));
+        // Durations are numbers of milliseconds, or texts; a window may be one.
+        for body in [
+            r#"{"kind":"window","window":"1h"}"#,
+            r#"{"kind":"window","window":3600000}"#,
+            r#"{"kind":"window","window":{"spanMs":"1h","bucketMs":"1m","keepMs":"2h"}}"#,
+        ] {
+            assert_eq!(policy(body), policy(r#"{"kind":"window"}"#), "{body}");
+        }
+        for (texts, numbers) in [
+            (r#"{"ttlMs":"5s"}"#, r#"{"ttlMs":5000}"#),
+            (r#"{"audit":"30d"}"#, r#"{"audit":2592000000}"#),
+            (r#"{"history":{"minutesMs":"1d"}}"#, r#"{"history":{"minutesMs":86400000}}"#),
+        ] {
+            assert_eq!(policy(texts).unwrap(), policy(numbers).unwrap());
+        }
+        // What means something: calls give bounds and limits too, and a sum may have a limit without a window.
+        for body in [r#"{"soft":true}"#, r#"{"saturate":true}"#, r#"{"kind":"sum","limit":10}"#] {
+            assert!(policy(body).is_ok(), "{body}");
+        }
         for (body, named) in [
+            (r#"{"kind":"unique","min":0}"#, "`min`: is for sums and windows, not for `kind` unique"),
+            (r#"{"kind":"unique","max":0}"#, "`max`: is for sums and windows"),
+            (r#"{"kind":"unique","saturate":true}"#, "`saturate`: is for sums and windows"),
+            (r#"{"kind":"unique","limit":5}"#, "`limit`: is for sums and windows"),
+            (r#"{"kind":"unique","soft":true}"#, "`soft`: is for sums and windows"),
+            (r#"{"ttlMs":0}"#, "`ttlMs`: is at least a millisecond"),
+            (
+                r#"{"kind":"window","window":{"spanMs":60000,"keepMs":59999}}"#,
+                "`window.keepMs`: is shorter than the window itself, 60000 ms, which is kept in any case",
+            ),
             (r#"{"stripes":0}"#, "`stripes`: is a power of two from 1 to 64"),
             (r#"{"stripes":65552}"#, "`stripes`: is a power of two from 1 to 64"),
             (r#"{"stripes":48}"#, "`stripes`: is a power of two from 1 to 64"),
@@ -878,7 +932,7 @@ mod tests {
             (r#"{"kind":"unique","lateness":"1h"}"#, "`lateness`: is for counters with a `window`"),
             (
                 r#"{"kind":"window","window":["fixed",5]}"#,
-                "`window`: invalid type: sequence, expected an object",
+                "`window`: invalid type: sequence, expected a duration",
             ),
             (r#"{"history":[5]}"#, "`history`: invalid type: sequence, expected an object"),
             (r#"{"kind":"window","window":{"spanMs":0}}"#, "`window.spanMs`: "),

@@ -12,7 +12,7 @@ use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::request::{BodyError, Unsigned};
+use super::request::{BodyError, Lasting, Ms, Unsigned};
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -81,11 +81,11 @@ pub struct WindowBody {
     #[serde(rename = "type", default)]
     pub cut: WindowType,
     /// How long a window is: sliding and fixed ones; an hour where it is not said.
-    #[serde(default, deserialize_with = "at_least_one", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "lasting", skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, minimum = 1)]
     pub span_ms: Option<u64>,
     /// How long a bucket of a sliding window is; a sixtieth of the window where it is not said.
-    #[serde(default, deserialize_with = "at_least_one", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "lasting", skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, minimum = 1)]
     pub bucket_ms: Option<u64>,
     /// The unit of the calendar.
@@ -102,7 +102,7 @@ pub struct WindowBody {
     pub anchor: Option<u8>,
     /// How long what is past stays readable, if it is longer ago than the window: twice the window where it is not said, 64 days for windows
     /// of the calendar; of uniques no more than 400 buckets are kept.
-    #[serde(default, deserialize_with = "at_least_one", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "lasting", skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, minimum = 1)]
     pub keep_ms: Option<u64>,
 }
@@ -112,8 +112,16 @@ fn at_least_one<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64
     Ok(Option::<Unsigned<1>>::deserialize(deserializer)?.map(|number| number.0))
 }
 
+// Milliseconds, or a duration as people write it.
+fn lasting<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    match Option::<Ms<Lasting>>::deserialize(deserializer)?.map(|ms| ms.0) {
+        Some(0) => Err(de::Error::custom("it lasts at least a millisecond")),
+        ms => Ok(ms),
+    }
+}
+
 fn any<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-    Ok(Unsigned::<0>::deserialize(deserializer)?.0)
+    Ok(Ms::<Lasting>::deserialize(deserializer)?.0)
 }
 
 fn day<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u8>, D::Error> {
@@ -160,6 +168,17 @@ impl WindowBody {
             return Err(BodyError::field("window", problem));
         }
         let keep_ms = self.keep_ms.unwrap_or_else(|| keep_for(&frame));
+        if let (Frame::Sliding { span_ms, .. } | Frame::Fixed { span_ms }, true) =
+            (&frame, self.keep_ms.is_some())
+            && keep_ms < *span_ms
+        {
+            return Err(BodyError::field(
+                "window.keepMs",
+                format_args!(
+                    "is shorter than the window itself, {span_ms} ms, which is kept in any case; keep more, or leave it out"
+                ),
+            ));
+        }
         let bucket = frame.bucket(ZONE_UNTIL_MS as u64 / 2);
         if keep_ms / (bucket.end - bucket.start).max(1) >= BUCKETS_MAX as u64 {
             return Err(BodyError::field(

@@ -1,6 +1,7 @@
 //! What the types of windows cannot say: which fields belong to which type, and that a field may be `null` where it is sent.
 
 use quipu_counting::series::{POINTS_MAX, Step};
+use quipu_wire::json::schema::DURATION_PATTERN;
 use serde_json::{Value, json};
 
 use super::reference;
@@ -10,7 +11,8 @@ const MS: &[&str] = &["spanMs", "bucketMs", "keepMs"];
 /// Adds it.
 pub fn refine(schemas: &mut Value) {
     for field in MS {
-        schemas["Window"]["properties"][field]["type"] = json!(["integer", "null"]);
+        schemas["Window"]["properties"][field]["type"] = json!(["integer", "string", "null"]);
+        schemas["Window"]["properties"][field]["pattern"] = json!(DURATION_PATTERN);
         schemas["Window"]["properties"][field]["maximum"] = json!(u64::MAX);
     }
     schemas["Window"]["properties"]["zone"]["type"] = json!(["string", "null"]);
@@ -40,10 +42,26 @@ pub fn refine(schemas: &mut Value) {
     let kept = |(field, _): (&str, Step)| json!({"required": [field], "properties": {field: {"minimum": 1}}});
     schemas["HistorySettings"]["anyOf"] = json!(steps.map(kept));
     // Only what counts by time can have a window.
+    let given = ["object", "string", "integer"];
     schemas["PolicySettings"]["if"] =
-        json!({"required": ["window"], "properties": {"window": {"type": "object"}}});
+        json!({"required": ["window"], "properties": {"window": {"type": given}}});
     schemas["PolicySettings"]["then"] =
         json!({"required": ["kind"], "properties": {"kind": {"enum": ["window", "unique"]}}});
+    schemas["PolicySettings"]["properties"]["window"] = json!({
+        "description": schemas["PolicySettings"]["properties"]["window"]["description"],
+        "oneOf": [
+            {"type": "null"},
+            {"type": "string", "pattern": DURATION_PATTERN},
+            {"type": "integer", "minimum": 1, "maximum": u64::MAX},
+            reference("schemas", "Window"),
+        ],
+    });
+    // Items have no bounds.
+    let (none, off) = (json!({"type": "null"}), json!({"const": false}));
+    schemas["PolicySettings"]["allOf"] = json!([{
+        "if": {"required": ["kind"], "properties": {"kind": {"const": "unique"}}},
+        "then": {"properties": {"min": none, "max": none, "limit": none, "saturate": off, "soft": off}},
+    }]);
     schemas["PolicySettings"]["properties"]["kind"] = json!({
         "description": schemas["PolicySettings"]["properties"]["kind"]["description"],
         "oneOf": [{"type": "null"}, reference("schemas", "Kind")],

@@ -94,7 +94,7 @@ pub fn answer_audit(
         encoder.integer(clamped(change.version));
         let by = change.by.as_ref();
         let texts = [
-            ("requestId", change.request_id.as_deref()),
+            ("requestId", change.shown_request_id()),
             ("reason", change.reason.as_deref().map(str::as_bytes)),
             ("name", by.map(|by| by.name.as_bytes()).filter(|name| !name.is_empty())),
             ("address", by.map(|by| by.address.as_bytes())),

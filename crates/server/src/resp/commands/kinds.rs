@@ -296,7 +296,7 @@ pub fn end(draft: &mut Draft, hold: &[u8], ending: Ending) -> Drafted {
     let action = Action::End { birth: hold.birth, number: hold.number, ending };
     // However often it is said, and whoever says it: a hold ends once.
     draft.batch.push_with_id(&hold.key, action, &hold.request_id(), HoldId::INDEX);
-    draft.plans.push(Plan::Ended);
+    draft.plans.push(Plan::Ended { is_void: ending == Ending::Void });
     Ok(())
 }
 
