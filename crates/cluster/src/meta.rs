@@ -352,7 +352,7 @@ impl Change {
 /// Says no to what is not the address of one node, as others can reach it: a host and a port.
 pub fn check_address(address: &str) -> Result<(), String> {
     let wrong = |why: &str| {
-        Err(format!("{address:?} is no address of a node: {why}; write host:port, like 10.0.0.1:7074"))
+        Err(format!("{address:?} is no address of a node: {why}; write host:port, like 10.0.0.1:7072"))
     };
     let Some((host, port)) = address.rsplit_once(':') else { return wrong("it has no port") };
     let is_port = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
@@ -471,7 +471,7 @@ mod tests {
     }
 
     fn found_with(policies: Vec<(Vec<u8>, Policy)>) -> Change {
-        let member = member("one:7074");
+        let member = member("one:7072");
         Change::Found { cluster: 77, partitions: 8, replicas: 3, node: 1, member, policies }
     }
 
@@ -488,10 +488,10 @@ mod tests {
         let mut meta = founded();
         assert_eq!(meta.plan().replicas, vec![vec![1]; 8]);
         for node in 2..=4 {
-            meta.apply(Change::Join(node, member(&format!("node-{node}:7074")))).unwrap();
+            meta.apply(Change::Join(node, member(&format!("node-{node}:7072")))).unwrap();
         }
-        assert!(meta.apply(Change::Join(5, member("one:7074"))).is_err(), "an address that is taken");
-        let impostor = Member { folder: 99, ..member("node-2:7074") };
+        assert!(meta.apply(Change::Join(5, member("one:7072"))).is_err(), "an address that is taken");
+        let impostor = Member { folder: 99, ..member("node-2:7072") };
         assert!(meta.apply(Change::Join(2, impostor)).is_err(), "a number that is taken");
         let planned = meta.plan();
         assert!(planned.replicas.iter().all(|replicas| replicas.len() == 3));
@@ -512,13 +512,13 @@ mod tests {
 
     #[test]
     fn an_address_is_a_host_and_a_port() {
-        for right in ["10.0.0.1:7074", "node-1:1", "a.example:65535", "my_host:7074", "[::1]:7074"] {
+        for right in ["10.0.0.1:7072", "node-1:1", "a.example:65535", "my_host:7072", "[::1]:7072"] {
             assert_eq!(check_address(right), Ok(()), "{right}");
         }
         let wrong = [
             "",
             "foo",
-            ":7074",
+            ":7072",
             "foo:",
             "foo:0",
             "foo:65536",
@@ -529,7 +529,7 @@ mod tests {
             "0.0.0.0:1",
             "[::]:1",
             "[foo]:1",
-            "::1:7074",
+            "::1:7072",
         ];
         for wrong in wrong {
             assert!(check_address(wrong).is_err_and(|why| why.contains("host:port")), "{wrong}");
@@ -551,7 +551,7 @@ mod tests {
         meta.apply(at(LEVEL + 2, 2)).unwrap();
         meta.apply(at(LEVEL + 1, 3)).unwrap();
         assert_eq!(meta.level, LEVEL);
-        meta.apply(Change::Join(1, Member { level: LEVEL + 2, ..member("one:7074") })).unwrap();
+        meta.apply(Change::Join(1, Member { level: LEVEL + 2, ..member("one:7072") })).unwrap();
         assert_eq!(meta.level, LEVEL + 1, "the first was started again with a newer program");
         assert!(meta.apply(at(LEVEL, 4)).is_err_and(|why| why.contains("use a newer one")));
         assert!(meta.apply(at(LEVEL, 3)).is_err(), "an older program again");
@@ -573,8 +573,8 @@ mod tests {
             assert!((0..bytes.len()).all(|length| Change::decode(&bytes[..length]).is_err()), "{found:?}");
         }
         let changes = [
-            Change::Join(2, Member { zone: Some("east".into()), ..member("two:7074") }),
-            Change::Join(3, member("three:7074")),
+            Change::Join(2, Member { zone: Some("east".into()), ..member("two:7072") }),
+            Change::Join(3, member("three:7072")),
             Change::Leave(3),
             Change::Place(4, Placement { replicas: vec![vec![2, 1]; 8] }),
             Change::Remove(3),

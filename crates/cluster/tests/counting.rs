@@ -104,7 +104,7 @@ impl Cluster {
         let folder = self.nodes[&id].engine().folder_number();
         Member {
             level: LEVEL,
-            address: format!("node-{id}:7074"),
+            address: format!("node-{id}:7072"),
             zone: None,
             folder,
             is_leaving: false,
@@ -481,7 +481,7 @@ async fn strangers_are_refused() {
     let nonsense = Member { address: "node-4".into(), ..cluster.member(4) };
     let why = cluster.nodes[&4].join(&[1], &nonsense).await.unwrap_err();
     assert!(why.to_string().contains("is no address of a node"), "{why}");
-    let taken = Member { address: "node-2:7074".into(), ..cluster.member(4) };
+    let taken = Member { address: "node-2:7072".into(), ..cluster.member(4) };
     let why = cluster.nodes[&4].join(&[1], &taken).await.unwrap_err();
     assert!(why.to_string().contains("another node has the address node-2"), "{why}");
     // Garbage is answered with an error, and nothing happens.

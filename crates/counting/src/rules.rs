@@ -1,7 +1,7 @@
 //! The rules: what an action does to a cell.
 //!
-//! [`decide`] is the only place in the product where a request changes a value (FLUSHALL and expiry remove whole cells).
-//! Everything else finds the cell, keeps the order, makes the change durable and carries the reply.
+//! [`decide`], and [`crate::kinds::decide_whole`] for counters that are more than a number, are the only places in Rust where a request changes a
+//! value (FLUSHALL and expiry remove whole cells). Everything else finds the cell, keeps the order, makes the change durable and carries the reply.
 
 use crate::action::{Action, Add, Condition, Expire, ExpireWhen, Expiry, Set};
 use crate::batch::Reply;

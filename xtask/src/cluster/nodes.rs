@@ -130,7 +130,7 @@ impl Nodes {
         let (peer, address, resp, http) = match self.form {
             Form::Namespaces => {
                 let at = |port: u16| SocketAddr::from((switch::address(node), port));
-                (at(7074), at(7074), at(7071), at(7070))
+                (at(7072), at(7072), at(7071), at(7070))
             }
             Form::Proxy => {
                 let [peer, resp, http] = free_addresses()?;

@@ -26,7 +26,7 @@ const BEGIN_MAX: Duration = Duration::from_secs(60);
 pub enum Command {
     /// Make a data folder that of the first node of a new cluster
     #[command(after_help = "Example:
-  quipu cluster init --data one --peer 10.0.0.1:7074
+  quipu cluster init --data one --peer 10.0.0.1:7072
   quipu serve --data one
 
 What the folder has counted so far is the beginning of the cluster. The folder keeps the key that invites other nodes.")]
@@ -62,7 +62,7 @@ An invitation is a secret: whoever has it can join, and read and change everythi
     /// Invite a node that takes the place of another, which may be lost with its disk: prints its invitation
     #[command(after_help = "Example:
   quipu cluster replace 3 --data one > four.toml  # and on the new machine
-  quipu cluster join four.toml --data four --peer 10.0.0.4:7074
+  quipu cluster join four.toml --data four --peer 10.0.0.4:7072
   quipu serve --data four
 
 When the new node has joined, the other one leaves: the new one takes over its share from the nodes that are left.
@@ -79,7 +79,7 @@ A node that was replaced cannot come back.")]
     },
     /// Make a new data folder that of the node an invitation is for
     #[command(after_help = "Example:
-  quipu cluster join two.toml --data two --peer 10.0.0.2:7074
+  quipu cluster join two.toml --data two --peer 10.0.0.2:7072
   quipu serve --data two
 
 The server joins when it starts, takes over its share of the counters, and goes on from there after every restart.")]
@@ -314,7 +314,7 @@ fn dev(nodes: u16, port: u16, json: bool) -> Result<(), Failure> {
     for node in 1..=nodes {
         let base = port + 10 * (node - 1);
         let local = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
-        let place = Place { peer: local(base + 4), peer_address: None, zone: None };
+        let place = Place { peer: local(base + 2), peer_address: None, zone: None };
         let data = folder.path().join(node.to_string());
         match node {
             1 => {

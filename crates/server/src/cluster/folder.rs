@@ -138,7 +138,7 @@ pub struct Invitation {
 #[derive(Clone, Debug, clap::Args)]
 pub struct Place {
     /// Where it listens for other nodes
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7074")]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7072")]
     pub peer: SocketAddr,
     /// Where other nodes reach it, if that is not where it listens: host:port
     #[arg(long, value_name = "ADDRESS")]

@@ -315,9 +315,9 @@ mod tests {
     #[test]
     fn who_listens_everywhere_is_reached_where_nodes_reach_it() {
         for (listen, address, expected) in [
-            ("127.0.0.1:7073", "node-1:7074", "127.0.0.1:7073"),
-            ("0.0.0.0:7073", "node-1:7074", "node-1:7073"),
-            ("[::]:7073", "[fe80::1]:7074", "[fe80::1]:7073"),
+            ("127.0.0.1:7073", "node-1:7072", "127.0.0.1:7073"),
+            ("0.0.0.0:7073", "node-1:7072", "node-1:7073"),
+            ("[::]:7073", "[fe80::1]:7072", "[fe80::1]:7073"),
         ] {
             assert_eq!(reached(listen.parse().unwrap(), address), expected);
         }

@@ -133,7 +133,7 @@ impl Machines {
     pub fn member(&self, node: &Node) -> Member {
         Member {
             level: LEVEL,
-            address: format!("node-{}:7074", node.id()),
+            address: format!("node-{}:7072", node.id()),
             zone: None,
             folder: node.engine().folder_number(),
             is_leaving: false,
