@@ -205,15 +205,14 @@ static OVERLOADED: Presentation = row(
     true,
 );
 static NOT_MEMBER: Presentation = row(
-    NOT_MEMBER_PREFIX,
+    // The word that clients of Redis Cluster know: they look for other nodes and ask again. What is meant is in the text.
+    "CLUSTERDOWN",
     "this node was removed from the cluster, or a copy of it runs in its place, nothing was changed; ask another node",
     false,
     503,
     8,
     true,
 );
-/// Its own word: asking the same node again is of no use, whatever becomes of the cluster.
-const NOT_MEMBER_PREFIX: &str = "NOTMEMBER";
 static OUTCOME_UNKNOWN: Presentation =
     row("UNAVAILABLE", "outcome unknown, retry with the same request id", false, 504, 10, true);
 
@@ -291,7 +290,7 @@ static FAILED: Presentation = row("UNAVAILABLE", "", false, 504, 10, true);
 static UNREADABLE: Presentation = row("UNAVAILABLE", "", false, 503, 11, true);
 static BUSY: Presentation = row("BUSY", "", false, 503, 8, true);
 static LEADERLESS: Presentation = row("CLUSTERDOWN", "", false, 503, 8, true);
-static OUTSIDE: Presentation = row(NOT_MEMBER_PREFIX, "", false, 503, 8, true);
+static OUTSIDE: Presentation = row("CLUSTERDOWN", "", false, 503, 8, true);
 static UNSUPPORTED: Presentation = row("ERR", "", false, 400, 2, false);
 
 #[cfg(test)]

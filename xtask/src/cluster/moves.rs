@@ -32,6 +32,7 @@ struct Move {
     leaving: usize,
     /// A guest stays for as long as is planned.
     may_leave: bool,
+    has_joined: bool,
     was_told: bool,
     began: Instant,
 }
@@ -67,8 +68,14 @@ impl Moves {
         nodes.destroy(leaving)?;
         let joined = nodes.join(has_small_disk)?;
         self.seats[place] = joined;
-        self.current =
-            Some(Move { joined, leaving, may_leave: true, was_told: false, began: Instant::now() });
+        self.current = Some(Move {
+            joined,
+            leaving,
+            may_leave: true,
+            has_joined: false,
+            was_told: false,
+            began: Instant::now(),
+        });
         Ok(())
     }
 
@@ -80,7 +87,8 @@ impl Moves {
         }
         let joined = nodes.join(false)?;
         let began = Instant::now();
-        self.current = Some(Move { joined, leaving: joined, may_leave: false, was_told: false, began });
+        let (leaving, has_joined) = (joined, false);
+        self.current = Some(Move { joined, leaving, may_leave: false, has_joined, was_told: false, began });
         Ok(())
     }
 
@@ -99,9 +107,11 @@ impl Moves {
         }
         self.looked = Instant::now();
         if !current.was_told {
-            // Who is told when others are cut off is told again.
-            current.was_told =
-                current.may_leave && nodes.has(current.joined) && nodes.remove(current.leaving);
+            current.has_joined |= nodes.has(current.joined);
+            // Who is told when others are cut off is told again, unless it was done and only the answer was lost.
+            current.was_told = current.may_leave
+                && current.has_joined
+                && (nodes.remove(current.leaving) || nodes.lacks(current.leaving));
             return Ok(None);
         }
         let stay: Vec<usize> = nodes.seats().into_iter().filter(|seat| *seat != current.leaving).collect();

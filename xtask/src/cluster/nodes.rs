@@ -226,6 +226,15 @@ impl Nodes {
         self.described(&others).into_iter().flatten().any(has)
     }
 
+    /// Whether all others say that a node does not belong to the cluster.
+    pub fn lacks(&self, number: usize) -> bool {
+        let others: Vec<usize> = self.seats().into_iter().filter(|seat| *seat != number).collect();
+        let lacks = |told: Option<Value>| {
+            told.is_some_and(|told| told["nodes"].as_array().is_some_and(|nodes| !has_seat(nodes, number)))
+        };
+        self.described(&others).into_iter().all(lacks)
+    }
+
     /// Whether these and nobody else belong to the cluster and are given partitions, and whoever leads one finds it where it
     /// should be.
     pub fn is_settled(&self, seats: &[usize]) -> bool {
