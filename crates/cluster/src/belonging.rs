@@ -94,10 +94,18 @@ impl Node {
         if self.meta.read(|meta| meta.nodes.get(&node).is_none_or(|member| member.is_leaving)) {
             return Ok(());
         }
-        let reached = self.reached().await;
-        if reached.len() * 2 <= self.meta.read(|meta| meta.nodes.len()) {
-            return Err(NotDone::NoQuorum.into());
-        }
+        let until = Instant::now() + self.patience;
+        let reached = loop {
+            let reached = self.reached().await;
+            if reached.len() * 2 > self.meta.read(|meta| meta.nodes.len()) {
+                break reached;
+            }
+            // Who has just come may not be reached yet.
+            if Instant::now() >= until {
+                return Err(NotDone::NoQuorum.into());
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        };
         // A change of members needs a majority of those who are and of those who will be: who is lost goes first.
         let lost = self.meta.read(|meta| {
             let mut stay = meta.nodes.iter().filter(|(id, member)| **id != node && !member.is_leaving);
