@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::packages::SYSTEM_PYTHON;
 use crate::servers::Server;
-use crate::workspace::{Scratch, cargo, target_folder, top};
+use crate::workspace::{Binary, Scratch, target_folder, top};
 
 /// What `cargo xtask test` gives it: all phases once, and some rounds of fuzzing.
 const SECONDS_IN_TEST: u64 = 45;
@@ -24,18 +24,20 @@ pub struct Arguments {
     /// Repeat the run that said this seed
     #[arg(long)]
     seed: Option<u64>,
+    #[command(flatten)]
+    binary: Binary,
 }
 
 impl Arguments {
     /// As `cargo xtask test` runs it.
     pub fn in_test() -> Arguments {
-        Arguments { seconds: SECONDS_IN_TEST, seed: Some(SEED_IN_TEST) }
+        Arguments { seconds: SECONDS_IN_TEST, seed: Some(SEED_IN_TEST), binary: Binary::debug() }
     }
 }
 
 /// Runs until the time is over or something is found.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let binary = build()?;
+    let binary = arguments.binary.get()?;
     let python = environment()?;
     let scratch = Scratch::new("schemathesis")?;
     // Nothing is lost in this test, so nothing waits for the disk.
@@ -60,12 +62,6 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     ensure!(command.status()?.success(), "the HTTP API is not as /openapi.json says");
     Ok(())
-}
-
-fn build() -> Result<PathBuf> {
-    let status = cargo().args(["build", "--package", "quipu-server", "--bin", "quipu"]).status()?;
-    ensure!(status.success(), "quipu does not build");
-    Ok(target_folder()?.join("debug/quipu"))
 }
 
 /// A Python environment in cargo's output folder, made once for each set of requirements.

@@ -56,10 +56,12 @@ impl Binary {
         if let Some(given) = &self.binary {
             return given.canonicalize().with_context(|| given.display().to_string());
         }
-        let (flags, folder): (&[&str], _) =
-            if self.is_debug { (&[], "debug") } else { (&["--release"], "release") };
-        let status =
-            cargo().args(["build", "--package", "quipu-server", "--bin", "quipu"]).args(flags).status()?;
+        let (arguments, folder): (&[&str], _) = match self.is_debug {
+            // As tests are built: by itself it would have other features, and everything would be built again.
+            true => (&["test", "--workspace", "--no-run", "--quiet"], "debug"),
+            false => (&["build", "--package", "quipu-server", "--bin", "quipu", "--release"], "release"),
+        };
+        let status = cargo().args(arguments).status()?;
         ensure!(status.success(), "the {folder} binary does not build");
         Ok(target_folder()?.join(folder).join("quipu"))
     }

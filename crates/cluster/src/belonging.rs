@@ -125,7 +125,17 @@ impl Node {
 
     /// Joins a cluster through one of these nodes, or says again where it is. It has its share once it is told so.
     pub async fn join(&self, through: &[NodeId], member: &Member) -> Result<(), NotJoined> {
-        let question = [&[kind::CHANGE], &Change::Join(self.id, member.clone()).encode()[..]].concat();
+        self.ask_through(through, Change::Join(self.id, member.clone())).await
+    }
+
+    /// Lets a node leave that is lost, and whose address this one has now: it cannot join before that.
+    pub async fn let_leave_first(&self, through: &[NodeId], lost: NodeId) -> Result<(), NotJoined> {
+        self.ask_through(through, Change::Leave(lost)).await
+    }
+
+    /// Has a change agreed on by a cluster to which this node does not belong yet.
+    async fn ask_through(&self, through: &[NodeId], change: Change) -> Result<(), NotJoined> {
+        let question = [&[kind::CHANGE], &change.encode()[..]].concat();
         let until = Instant::now() + JOIN_MAX;
         let mut others = through.iter().cycle();
         let mut hint = None;
@@ -146,7 +156,7 @@ impl Node {
     /// Has a change agreed on by all nodes.
     pub async fn change(&self, change: Change) -> Result<(), NotChanged> {
         let until = Instant::now() + self.patience;
-        let mut hint = None;
+        let (mut hint, mut may_be_done) = (None, false);
         loop {
             let target = hint.take().or_else(|| self.nodes.leader());
             let done = match target {
@@ -162,8 +172,13 @@ impl Node {
                 Ok(Some(why)) => return Err(NotChanged::Refused(why)),
                 Err(NotDone::NotMember) => return Err(NotDone::NotMember.into()),
                 Err(NotDone::NotLeader(Some(leader))) if Some(leader) != target => hint = Some(leader),
-                Err(error) if Instant::now() >= until => return Err(error.into()),
-                Err(_) => tokio::time::sleep(LOOK_AGAIN).await,
+                Err(error) => {
+                    may_be_done |= matches!(error, NotDone::Unknown);
+                    if Instant::now() >= until {
+                        return Err(if may_be_done { NotDone::Unknown } else { error }.into());
+                    }
+                    tokio::time::sleep(LOOK_AGAIN).await;
+                }
             }
         }
     }
@@ -205,9 +220,10 @@ impl Node {
         let all = (0..self.partitions).map(|partition| {
             self.ask_leader(partition, question(kind::BRING, partition, |_| {}), |_| Ok(()))
         });
-        // Leaders bring what is missing in time; here it is about not answering too early.
+        // Leaders bring what is missing in time; here it is about not answering too early. It is agreed on: who hears that something went
+        // wrong must not take it for undone.
         for told in futures_util::future::join_all(all).await {
-            told?;
+            told.map_err(|_| NotDone::Unknown)?;
         }
         Ok(existed)
     }

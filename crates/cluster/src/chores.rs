@@ -31,6 +31,8 @@ pub(crate) enum Chore {
     Nodes,
     /// What others hold in its place.
     Strays,
+    /// Whether it knows what time it is.
+    Clock,
     /// A partition that is here.
     Partition(u16),
 }
@@ -63,7 +65,7 @@ impl Node {
             }
         }
         let partitions = (0..self.partitions).filter(|partition| self.group(*partition).is_some());
-        let others = [Chore::Nodes, Chore::Strays];
+        let others = [Chore::Nodes, Chore::Strays, Chore::Clock];
         for chore in others.into_iter().chain(partitions.map(Chore::Partition)) {
             let Some(node) = self.myself.upgrade() else { return };
             if self.chores.lock().insert(chore) {
@@ -84,6 +86,7 @@ impl Node {
                 }
             }
             Chore::Strays => self.let_go_of_strays().await,
+            Chore::Clock => self.compare_clocks().await,
             Chore::Partition(partition) => {
                 if let Some(group) = self.group(partition) {
                     self.tend_partition(partition, &group).await;
@@ -103,11 +106,11 @@ impl Node {
         }
     }
 
-    /// Lets a replica stand for the lead, if it could lead; what is led by one that waits for room on a full disk hangs, so others shall
-    /// have it.
+    /// Lets a replica stand for the lead, if it could lead; what is led by one that waits for room on a full disk hangs, and who does not know
+    /// the time must not say it, so others shall have it.
     async fn stand_or_hand_over<M: State>(&self, number: u16, group: &Group<M>) {
         group.stand(self.may_lead(group));
-        if group.waits_for_room() && group.leader() == Some(self.id) {
+        if (group.waits_for_room() || self.is_ahead()) && group.leader() == Some(self.id) {
             self.hand_over(number, group).await;
         }
     }
@@ -141,11 +144,11 @@ impl Node {
         }
     }
 
-    /// Has counters removed whose time has come.
+    /// Has counters removed whose time has come. Where nobody changes anything, that also says from time to time what time it is.
     async fn remove_expired(&self, partition: u16, group: &Group) {
         let now_ms = (self.clock)();
         let keys = self.engine.due(partition, now_ms, EXPIRIES_MAX);
-        if !keys.is_empty() {
+        if !keys.is_empty() || self.engine.lags(partition, now_ms) {
             let _ = within(ANSWER_MAX, group.propose(command::expire(now_ms, &keys))).await;
         }
     }

@@ -7,6 +7,7 @@
 //! | [`blocking`] | work that blocks, on a thread of its own |
 //! | [`certificates`] | certificates for nodes |
 //! | [`chores`] | what a node looks after without being asked |
+//! | `clocks` | whether a node may say what time it is |
 //! | [`command`] | what a group of a partition is asked to do |
 //! | [`digest`] | what a node's data folder holds, as numbers that replicas share |
 //! | [`gathering`] | batches of many clients, split together |
@@ -32,6 +33,7 @@ pub mod belonging;
 pub mod blocking;
 pub mod certificates;
 pub mod chores;
+mod clocks;
 pub mod command;
 pub mod digest;
 pub mod gathering;

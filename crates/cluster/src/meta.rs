@@ -35,13 +35,13 @@ use quipu_wire::entry::{Malformed, Reader, put_bytes, put_policy_value, put_vari
 use crate::raft::NodeId;
 
 const VERSION: u8 = 2;
-/// The entries and rules that this program knows; raised by whoever adds to them.
-pub const LEVEL: u64 = LEVEL_OF_FOUNDING;
+/// The entries and rules that this program knows; raised by whoever adds to them. Since 4, which brought clusters that begin with policies, the
+/// rules of counting have the same number: an entry names rules that all nodes know.
+pub const LEVEL: u64 = RULES;
 /// From here on all nodes know counters that are more than a number, what is told of additions, and roll-ups.
 pub const LEVEL_OF_KINDS: u64 = 3;
-/// From here on all nodes know of clusters that begin with policies. The rules of counting have the same number: both came with one version.
-const LEVEL_OF_FOUNDING: u64 = 4;
-const _: () = assert!(LEVEL >= RULES, "an entry names rules that all nodes know");
+/// From here on all nodes know how to ask for counters with their roll-ups.
+pub const LEVEL_OF_WHOLE: u64 = 5;
 /// An address is a name or a number, and a port.
 pub const ADDRESS_BYTES_MAX: usize = 300;
 /// The longest name that a host can have.
@@ -147,7 +147,7 @@ impl Meta {
                 let elsewhere =
                     |(id, known): (&NodeId, &Member)| *id != node && known.address == member.address;
                 if self.nodes.iter().any(elsewhere) {
-                    return Err(format!("another node has the address {}", member.address));
+                    return Err(same_address(&member.address));
                 }
                 if self.nodes.len() >= NODES_MAX && !self.nodes.contains_key(&node) {
                     return Err(format!("there are already {NODES_MAX} nodes"));
@@ -376,6 +376,14 @@ pub fn check_address(address: &str) -> Result<(), String> {
         None if !host.bytes().all(is_name) => wrong("that is no name of a host"),
         None => Ok(()),
     }
+}
+
+/// What a node is told that is where another one was.
+pub fn same_address(address: &str) -> String {
+    format!(
+        "another node has the address {address}; remove that node first if it is lost (`quipu cluster remove`), or join with another address \
+         (`--peer`)"
+    )
 }
 
 /// What a node is told that was removed.

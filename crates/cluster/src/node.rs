@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use crate::aggregates::Turns;
 use crate::blocking::blocking;
 use crate::chores::{CHORES_PAUSE, Chore};
+use crate::clocks::Clocks;
 use crate::command;
 use crate::gathering::Gathering;
 use crate::meta::Meta;
@@ -101,6 +102,7 @@ pub struct Node {
     pub(crate) places: Mutex<Places>,
     pub(crate) adding_up: Turns,
     pub(crate) watching: Watching,
+    pub(crate) clocks: Mutex<Clocks>,
 }
 
 /// What others have said about who leads a partition.
@@ -159,6 +161,7 @@ impl Node {
             places: Places::new((options.clock)()),
             adding_up: Turns::default(),
             watching: Watching::default(),
+            clocks: Mutex::default(),
             clock: options.clock,
             pace,
             patience,
@@ -285,6 +288,11 @@ impl Node {
         if self.nodes.waits_for_room() || (0..self.partitions).any(|partition| self.is_full(partition)) {
             return Some(format!("the disk of node {id} is full, and its replicas wait for room"));
         }
+        if self.is_ahead() {
+            return Some(format!(
+                "the clock of node {id} is more than an hour ahead of all others: set it right"
+            ));
+        }
         let (leaderless, partitions) = (self.leaderless().len(), self.partitions);
         (leaderless > 0).then(|| {
             format!("{leaderless} of {partitions} partitions have no leader: too few nodes that hold them are reached")
@@ -370,7 +378,10 @@ impl Node {
 
     /// Whether a replica that is here could lead, and would.
     pub(crate) fn may_lead<M: State>(&self, group: &Group<M>) -> bool {
-        group.is_complete() && !group.waits_for_room() && !self.is_stopping.load(Ordering::Acquire)
+        group.is_complete()
+            && !group.waits_for_room()
+            && self.keeps_time()
+            && !self.is_stopping.load(Ordering::Acquire)
     }
 
     /// Whether another says that it would lead a group.

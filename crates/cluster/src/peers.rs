@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -21,7 +21,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, BufWriter};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::node::Node;
@@ -41,10 +41,15 @@ const GREETING_MAX: Duration = Duration::from_secs(3);
 /// pauses that grow, and so would notice late that the way is free again.
 #[cfg(target_os = "linux")]
 const SILENCE_MAX: Duration = Duration::from_secs(3);
+/// Connections of which it is not known yet who has come. Those that come after wait, for as long as the greeting of one may take.
+const STRANGERS_MAX: usize = 256;
 /// How long nobody tries again to reach a node that was not reached.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// Questions of one node that are answered at the same time: so many of its own, and so many of its clients.
 const QUESTIONS_MAX: usize = 1_024;
+/// So many strangers are complained of one by one in so long.
+const COMPLAINTS_MAX: u64 = 10;
+const COMPLAINTS_TIME: Duration = Duration::from_secs(10);
 
 /// The name of a node in its certificate.
 pub fn name_of(node: NodeId) -> String {
@@ -105,6 +110,26 @@ impl Tls {
     }
 }
 
+/// Why there is no TLS, in words for who runs the nodes.
+fn tls_says(error: &io::Error) -> String {
+    use rustls::{AlertDescription as Alert, CertificateError as Certificate, Error};
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
+        Some(Error::InvalidCertificate(Certificate::UnknownIssuer | Certificate::BadSignature)) => {
+            "its certificate was not issued by this cluster: it belongs to another one".into()
+        }
+        Some(Error::InvalidCertificate(
+            Certificate::NotValidForName | Certificate::NotValidForNameContext { .. },
+        )) => "its certificate is for another node".into(),
+        Some(Error::AlertReceived(
+            Alert::BadCertificate | Alert::UnknownCA | Alert::DecryptError | Alert::CertificateUnknown,
+        )) => {
+            "it does not accept the certificate of this node: it belongs to another cluster, or looks for another node".into()
+        }
+        Some(other) => format!("TLS: {other}"),
+        None => error.to_string(),
+    }
+}
+
 /// See the head of this file.
 pub struct Peers {
     id: NodeId,
@@ -116,6 +141,8 @@ pub struct Peers {
     runs: Runs,
     addresses: Mutex<BTreeMap<NodeId, String>>,
     links: Mutex<HashMap<NodeId, mpsc::UnboundedSender<Asked>>>,
+    /// How many were complained of since when.
+    complaints: Mutex<(Instant, u64)>,
 }
 
 /// A question that waits for its answer.
@@ -184,6 +211,7 @@ impl Peers {
             runs: Runs::new(),
             addresses: Mutex::default(),
             links: Mutex::default(),
+            complaints: Mutex::new((Instant::now(), 0)),
         })
     }
 
@@ -194,7 +222,10 @@ impl Peers {
 
     /// Answers other nodes for as long as the node lives.
     pub async fn serve(self: Arc<Peers>, listener: TcpListener, node: Weak<Node>) {
+        let strangers = Arc::new(Semaphore::new(STRANGERS_MAX));
         loop {
+            // It is never closed.
+            let Ok(place) = Arc::clone(&strangers).acquire_owned().await else { return };
             let accepted = listener.accept().await;
             if node.strong_count() == 0 {
                 return;
@@ -203,8 +234,10 @@ impl Peers {
                 Ok((stream, address)) => {
                     let (peers, node) = (Arc::clone(&self), Weak::clone(&node));
                     tokio::spawn(async move {
-                        if let Err(why) = peers.welcome(stream, node).await {
-                            tracing::warn!("a connection from {address} between nodes was refused: {why}");
+                        if let Err(why) = peers.welcome(stream, node, place).await {
+                            peers.complain(&format!(
+                                "a connection from {address} between nodes was refused: {why}"
+                            ));
                         }
                     });
                 }
@@ -216,22 +249,46 @@ impl Peers {
         }
     }
 
-    async fn welcome(&self, stream: TcpStream, node: Weak<Node>) -> Result<(), String> {
+    /// Anybody who reaches the port can give reason to: that must not fill a disk with it.
+    fn complain(&self, text: &str) {
+        let mut complaints = self.complaints.lock();
+        let (since, count) = &mut *complaints;
+        if since.elapsed() >= COMPLAINTS_TIME {
+            if *count > COMPLAINTS_MAX {
+                tracing::warn!("{} more connections between nodes were refused", *count - COMPLAINTS_MAX);
+            }
+            (*since, *count) = (Instant::now(), 0);
+        }
+        *count += 1;
+        if *count <= COMPLAINTS_MAX {
+            tracing::warn!("{text}");
+        }
+    }
+
+    /// Its place among strangers is free again once it is known who it is.
+    async fn welcome(
+        &self,
+        stream: TcpStream,
+        node: Weak<Node>,
+        place: OwnedSemaphorePermit,
+    ) -> Result<(), String> {
         set_up(&stream);
         let Some(tls) = &self.tls else {
             let from = tokio::time::timeout(GREETING_MAX, self.greet_back(stream, None)).await;
             let (from, heard, stream) = from.map_err(|_| "it says nothing".to_string())??;
+            drop(place);
             answer_all(stream, from, heard, node).await;
             return Ok(());
         };
         let greeted = tokio::time::timeout(GREETING_MAX, async {
             let stream = TlsAcceptor::from(Arc::clone(&tls.server)).accept(stream).await;
-            let stream = stream.map_err(|error| error.to_string())?;
+            let stream = stream.map_err(|error| tls_says(&error))?;
             let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
             let certificate = certificate.cloned().ok_or("it has no certificate")?.into_owned();
             self.greet_back(stream, Some(certificate)).await
         });
         let (from, heard, stream) = greeted.await.map_err(|_| "it says nothing".to_string())??;
+        drop(place);
         answer_all(stream, from, heard, node).await;
         Ok(())
     }
@@ -282,7 +339,7 @@ impl Peers {
             Some(tls) => {
                 let name = ServerName::try_from(name_of(node)).map_err(|error| error.to_string())?;
                 let connected = TlsConnector::from(Arc::clone(&tls.client)).connect(name, stream).await;
-                Box::new(connected.map_err(|error| format!("{address}: {error}"))?)
+                Box::new(connected.map_err(|error| format!("{address}: {}", tls_says(&error)))?)
             }
         };
         let ours = self.hello(node);

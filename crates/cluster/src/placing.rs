@@ -4,7 +4,7 @@
 //! Whoever leads the group of all nodes looks round after round at what is not yet as it should be, and tells whoever can do
 //! something about it. Nobody waits for anybody: what was not done in one round is tried in the next, also by the next leader.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use crate::blocking::blocking;
 use crate::meta::{Change, Meta};
 use crate::node::{ANSWER_MAX, Node, within};
-use crate::questions::{encode_nodes, kind, question, read_nodes};
+use crate::questions::{HEAR_PAUSE, encode_nodes, encode_pairs, kind, question, read_nodes, read_pairs};
 use crate::raft::{Group, NodeId, NotDone};
 
 /// Nodes that have a say about the cluster itself; more would only make it slower.
@@ -93,6 +93,12 @@ impl Node {
             }
         }
         let voters = self.nodes.voters();
+        // What broke off between its two steps would need the consent of both sides for ever.
+        if !self.nodes.is_of(&voters)
+            && let Err(why) = in_time(self.nodes.set_voters(voters.clone())).await
+        {
+            tracing::info!("a change of who has a say is not complete yet: {why}");
+        }
         let has_caught_up = |node: &&NodeId| {
             !voters.contains(*node) && self.nodes.lag(**node).is_some_and(|lag| lag <= LAG_MAX)
         };
@@ -182,12 +188,14 @@ impl Node {
         for node in &new {
             self.catch_up(group, *node).await?;
         }
-        if !group.is_of(&replicas) {
-            in_time(group.set_voters(replicas.clone())).await.map_err(NotDone::Stopped)?;
-        }
-        let strangers: BTreeSet<NodeId> = group.members().difference(&replicas).copied().collect();
+        // Before the voters: this node may not be one of them after that.
+        let listeners = &group.members() - &group.voters();
+        let strangers = &listeners - &replicas;
         if !strangers.is_empty() {
             in_time(group.drop_listeners(strangers)).await.map_err(NotDone::Stopped)?;
+        }
+        if !group.is_of(&replicas) {
+            in_time(group.set_voters(replicas)).await.map_err(NotDone::Stopped)?;
         }
         Ok(())
     }
@@ -210,18 +218,40 @@ impl Node {
         }
     }
 
-    /// Whether exactly those hold a partition who shall; `None` where another leads it.
+    /// Whether exactly those hold a partition who shall, and as many as there can be; `None` where another leads it.
     pub fn is_placed(&self, partition: u16) -> Option<bool> {
         let group = self.leading(partition).ok()?;
-        let replicas = self.meta.read(|meta| meta.placement.replicas.get(usize::from(partition)).cloned())?;
-        Some(group.is_of(&replicas.into_iter().collect()))
+        self.meta.read(|meta| {
+            let replicas = meta.placement.replicas.get(usize::from(partition))?;
+            let stay = meta.nodes.values().filter(|member| !member.is_leaving).count();
+            let is_full = replicas.len() == stay.min(usize::from(meta.replicas));
+            Some(is_full && group.is_of(&replicas.iter().copied().collect()))
+        })
+    }
+
+    /// The same of all partitions, from those who lead them; whom nobody reaches says nothing.
+    pub async fn placed(&self) -> BTreeMap<u16, bool> {
+        let others = self.meta.read(|meta| meta.nodes.keys().copied().collect::<Vec<_>>());
+        let all = others.into_iter().map(|node| self.ask(node, vec![kind::PLACED], HEAR_PAUSE, read_pairs));
+        let answers = futures_util::future::join_all(all).await;
+        answers
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|(partition, is_placed)| (partition, is_placed == 1))
+            .collect()
+    }
+
+    pub(crate) fn answer_placed(&self) -> Vec<u8> {
+        let known = |partition| Some((partition, u64::from(self.is_placed(partition)?)));
+        encode_pairs(&(0..self.partitions).filter_map(known).collect::<Vec<_>>())
     }
 
     /// Who belongs to a partition that this node leads, for certain.
     pub(crate) async fn members(&self, partition: u16) -> Result<BTreeSet<NodeId>, NotDone> {
         let group = self.leading(partition)?;
         within(ANSWER_MAX, group.confirm()).await?;
-        Ok(group.members())
+        Ok(group.all_members())
     }
 
     /// Lets go of partitions that others hold by now; what an earlier attempt left half way is brought to an end, or taken up again.

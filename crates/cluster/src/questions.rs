@@ -25,6 +25,8 @@
 //! interest := count:v key* count:v prefix*
 //! 41 partition:v audit_query    a page of a counter's trail, if you lead the partition -> more:1 (0 | 1 since_ms:v) count:v change*
 //! audit_query := key from_ms:v to_ms:v (0 | 1 before:v) limit:v      (changes: see `quipu_wire::audit`)
+//! 42                            what time is it?                              -> time_ms:v
+//! 43                            of what you lead, what do exactly those hold who shall? -> count:v (partition:v 0 | 1)*
 //! 40 most:v                     which keys were asked for most at you?        -> told (see `hot.rs`)
 //! listing := prefix order:1 (0 | 1 value:z key) limit:v      order: 0 storage, 1 key, 2 value; only what comes after the place
 //! key, prefix, pattern := length:v bytes
@@ -77,6 +79,8 @@ pub(crate) mod kind {
     pub const CHANGES: u8 = 38;
     pub const HOT: u8 = 40;
     pub const AUDIT: u8 = 41;
+    pub const TIME: u8 = 42;
+    pub const PLACED: u8 = 43;
 }
 
 impl Node {
@@ -120,9 +124,10 @@ impl Node {
                 read_batch(&mut reader, &mut batch)?;
                 self.check_partition(partition, &batch)?;
                 Node::check_size(&batch).map_err(|_| Malformed("a batch beyond all limits"))?;
+                let wants_whole = batch.wants_whole;
                 self.do_here(partition, batch).await.map(|replies| {
                     let mut out = Vec::new();
-                    put_replies(&mut out, &replies);
+                    put_replies(&mut out, &replies, wants_whole);
                     out
                 })
             }
@@ -199,6 +204,12 @@ impl Node {
             }
             kind::ADD_UP => self.answer_add_up(&mut reader).await?,
             kind::HOT => Ok(self.answer_hot(&mut reader)?),
+            kind::TIME => {
+                let mut out = Vec::new();
+                put_varint(&mut out, (self.clock)());
+                Ok(out)
+            }
+            kind::PLACED => Ok(self.answer_placed()),
             _ => return Err(Malformed("a question that this version does not know")),
         };
         Ok(match done {

@@ -32,6 +32,8 @@ const ASK_SELDOM: Duration = Duration::from_secs(1);
 const WANTED_FOR: Duration = Duration::from_secs(10);
 /// How long a leader, or another replica, may take to answer.
 const LOOK_MAX: Duration = Duration::from_secs(1);
+/// For how long after it was sure to lead a leader knows the newest: far less than others wait before they take its place.
+const NEWEST_FOR: Duration = Duration::from_millis(100);
 
 /// Everything that was acknowledged before a time is in the entries up to this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -224,10 +226,16 @@ impl Node {
     ) -> Result<(u64, Vec<Reply>), NotDone> {
         let group = self.group(partition).ok_or(NotDone::NotLeader(None))?;
         self.reads.is_wanted.store(true, Ordering::Relaxed);
+        let asked_at = Instant::now();
         let is_newest = group.leader() == Some(self.id)
             && tokio::time::timeout(LOOK_MAX, group.is_confirmed()).await.unwrap_or(false);
         let since = self.behind_since(partition, &group);
-        let staleness_ms = || if is_newest { Some(0) } else { since.map(elapsed_ms) };
+        let staleness_ms = || match is_newest {
+            true if asked_at.elapsed() < NEWEST_FOR => Some(0),
+            // The process may have stood still since.
+            true => Some(elapsed_ms(asked_at)),
+            false => since.map(elapsed_ms),
+        };
         let is_enough = |staleness_ms: &u64| max_staleness_ms.is_none_or(|most| *staleness_ms <= most);
         let leader = group.leader();
         let too_old = || NotDone::NotLeader(leader);
@@ -261,7 +269,7 @@ impl Node {
         Ok(looked.map(|(staleness_ms, replies)| {
             let mut out = Vec::new();
             put_varint(&mut out, staleness_ms);
-            put_replies(&mut out, &replies);
+            put_replies(&mut out, &replies, batch.wants_whole);
             out
         }))
     }

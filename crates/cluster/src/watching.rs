@@ -73,6 +73,8 @@ struct Clearing {
     done: BTreeSet<u16>,
     /// What changed meanwhile.
     keys: Vec<Vec<u8>>,
+    /// It is not known what changed meanwhile.
+    lost: bool,
 }
 
 /// What is noted for another node.
@@ -297,17 +299,24 @@ impl Own {
             whole.lost |= changes.lost;
             whole.keys.extend(changes.keys);
             if changes.cleared {
-                let begins = || Clearing { since: Instant::now(), done: BTreeSet::new(), keys: Vec::new() };
+                let begins = || Clearing {
+                    since: Instant::now(),
+                    done: BTreeSet::new(),
+                    keys: Vec::new(),
+                    lost: false,
+                };
                 self.clearing.get_or_insert_with(begins).done.insert(partition);
             }
         }
         let Some(clearing) = &mut self.clearing else { return whole };
         clearing.keys.append(&mut whole.keys);
+        // Who begins anew before all is cleared would hear afterwards that everything is gone.
+        clearing.lost |= std::mem::take(&mut whole.lost);
         let is_cleared = clearing.done.len() == usize::from(partitions);
         let is_late = clearing.since.elapsed() > CLEAR_MAX || clearing.keys.len() > KEYS_MAX;
         if is_cleared || is_late {
             whole.cleared = is_cleared;
-            whole.lost |= !is_cleared;
+            whole.lost = clearing.lost || !is_cleared;
             whole.keys = self.clearing.take().map(|clearing| clearing.keys).unwrap_or_default();
         }
         whole
@@ -433,6 +442,9 @@ mod tests {
         assert_eq!(put(&[(1, of(false, &["c"]))]), of(false, &[]));
         assert_eq!(put(&[(1, of(true, &["d"]))]), of(true, &["b", "c", "d"]));
         assert_eq!(put(&[(1, of(true, &[])), (0, of(true, &[]))]), of(true, &[]));
+        let lost = Changes { lost: true, ..of(true, &["x"]) };
+        assert!(put(&[(0, lost.clone())]).is_empty(), "nobody begins anew before all is cleared");
+        assert_eq!(put(&[(1, of(true, &[]))]), lost);
         assert!(put(&[(1, of(true, &["e"]))]).is_empty());
         tokio::time::advance(CLEAR_MAX * 2).await;
         assert_eq!(put(&[]), Changes { cleared: false, keys: keys(&["e"]), lost: true });

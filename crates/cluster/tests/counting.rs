@@ -164,8 +164,10 @@ impl Cluster {
         self.net.nodes.lock().unwrap().remove(&id);
         let node = self.nodes.remove(&id).unwrap();
         node.stop().await;
-        // Whoever still asks it something keeps its folder for a moment.
-        while Arc::strong_count(&node) > 1 {
+        let engine = Arc::downgrade(node.engine());
+        drop(node);
+        // Whoever still asks it something, or carries something out, keeps its folder for a moment.
+        while engine.strong_count() > 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }

@@ -214,6 +214,8 @@ pub struct Batch {
     pub replies: Vec<Reply>,
     /// How fresh what is looked at must be.
     pub freshness: Freshness,
+    /// Reads are answered with all that counters have, also by another node: else that leaves the cells of roll-ups out.
+    pub wants_whole: bool,
     /// How far behind each reply may be, once the batch has run; empty where none is.
     pub staleness_ms: Vec<u64>,
 }
@@ -239,6 +241,7 @@ impl Batch {
         self.stripe_by.clear();
         self.replies.clear();
         self.freshness = Freshness::Strong;
+        self.wants_whole = false;
         self.staleness_ms.clear();
     }
 
@@ -306,6 +309,7 @@ impl Batch {
 
     /// Adds a request of another batch, with its bytes and who asks. Returns its index.
     pub fn push_from(&mut self, other: &Batch, index: usize) -> usize {
+        self.wants_whole |= other.wants_whole;
         if !(self.origins.is_empty() && other.origins.is_empty()) {
             self.ask_from(other.origin(index));
         }
@@ -400,6 +404,7 @@ impl Batch {
 
     /// Adds all requests of another batch behind those of this one, in their groups.
     pub fn append(&mut self, other: &Batch) {
+        self.wants_whole |= other.wants_whole;
         let (bytes, requests) = (self.bytes.len() as u32, self.requests.len());
         let moved = |span: Span| Span { start: span.start + bytes, ..span };
         if other.origins.first().is_none_or(|(start, _)| *start != 0) {
@@ -480,6 +485,7 @@ impl Batch {
             bytes: self.bytes[from.bytes..to.bytes].to_vec(),
             stripe_by: stripe_by.collect(),
             freshness: self.freshness,
+            wants_whole: self.wants_whole,
             ..Batch::default()
         }
     }

@@ -19,7 +19,7 @@ use crate::cell::Cell;
 use crate::hold::{HOLDS_MAX, Hold, Holds, Outstanding};
 use crate::policy::{Limits, Policy};
 use crate::refusal::Refusal;
-use crate::rollup::{Declared, Rollups, Slice, Sliceable, Sliced};
+use crate::rollup::{Declared, Rollups, Slice, Sliceable, Sliced, is_of_none};
 use crate::rules::{Change, Verdict, born_or_changed, decide, holds, refuse};
 use crate::series::Series;
 use crate::told::Told;
@@ -32,9 +32,11 @@ pub(crate) use uniques::split_join;
 pub use uniques::{put_join, seen_by, visitors};
 
 /// The rules of this program. Replicas decide alike only by the same ones, so what is agreed on says by which it is decided.
-pub const RULES: u64 = RULES_OF_PAST;
+pub const RULES: u64 = RULES_OF_HOLDS;
 /// By these and later ones a limit knows what was counted in buckets that are no longer kept.
 pub const RULES_OF_PAST: u64 = 4;
+/// By these and later ones a hold that never was is told from one that has ended, and what adds nothing needs no room in roll-ups.
+pub const RULES_OF_HOLDS: u64 = 5;
 
 /// How far ahead of ours a clock may be whose times are believed.
 pub const AHEAD_MS: u64 = 60_000;
@@ -453,7 +455,7 @@ impl Deciding<'_> {
         let verdict = self.plain(&Action::Add(add), &limits);
         let Change::Put(after) = verdict.change else { return verdict };
         let delta = after.value.wrapping_sub(self.live.map_or(0, |cell| cell.value));
-        match self.tally(delta, at_ms, values) {
+        match self.tally(delta, at_ms, values, false) {
             Ok(()) => verdict,
             // As many buckets as there can be are newer.
             Err(Refusal::OutOfTime) => self.out_of_time(self.oldest_ms()),
@@ -495,16 +497,16 @@ impl Deciding<'_> {
         self.body.as_ref().and_then(|body| body.rollups.as_ref())
     }
 
-    /// Notes an addition in its bucket and in its roll-ups, or leaves both alone.
-    fn tally(&mut self, delta: i64, at_ms: u64, values: Vec<u8>) -> Result<(), Refusal> {
-        let events = self.tallies(delta, values)?;
+    /// Notes an addition in its bucket and in its roll-ups, or leaves both alone. What was promised finds room in the roll-ups.
+    fn tally(&mut self, delta: i64, at_ms: u64, values: Vec<u8>, is_promised: bool) -> Result<(), Refusal> {
+        let events = self.tallies(delta, values, is_promised)?;
         self.count(delta, at_ms)?;
         events.into_iter().for_each(|event| self.happens(event));
         Ok(())
     }
 
     /// What an addition does to the roll-ups.
-    fn tallies(&self, delta: i64, values: Vec<u8>) -> Result<Vec<Event>, Refusal> {
+    fn tallies(&self, delta: i64, values: Vec<u8>, is_promised: bool) -> Result<Vec<Event>, Refusal> {
         let known = self.rollups();
         let Some((policy, declared)) = self.ruled.policy.zip(self.declared()) else {
             return Ok(known.map(|_| Event::ForgetRollups).into_iter().collect());
@@ -523,7 +525,14 @@ impl Deciding<'_> {
             rollups.to_mut().fold(&kept_from, self.now_ms);
             events.push(Event::FoldRollups { kept_from });
         }
-        rollups.check(&values, delta)?;
+        if delta != 0 || self.ruled.rules < RULES_OF_HOLDS {
+            // Who names no dimension could not name fewer.
+            let has_room = self.ruled.rules >= RULES_OF_HOLDS && (is_promised || is_of_none(&values));
+            match rollups.check(&values, delta) {
+                Err(Refusal::TooManyCells) if has_room => {}
+                checked => checked?,
+            }
+        }
         if delta != 0 {
             events.push(Event::Tally { delta, values });
         }

@@ -7,11 +7,14 @@
 //! of all requests is held.
 //!
 //! Two counts are kept apart. The *weight* decides who stays; it fades, and what a key inherited is in it. What is *told*
-//! about a key is how often it was seen in the last seconds, second by second: never too much, and too little by what
-//! came before it was held.
+//! about a key is how often it was seen in the last seconds, second by second: where every batch is counted, never too much, and too little by
+//! what came before it was held.
 //!
 //! In every second the first [`FREE_PER_SECOND`] unknown keys come in, so that nothing is missed where there is little to do; of
-//! the rest one of about [`GAP_MEAN`]. Where the next sample lies is drawn, so that no regular order of requests can hide a key.
+//! the rest one of about [`GAP_MEAN`] that are counted. Where the next sample lies is drawn, so that no regular order of requests can hide a key.
+//!
+//! Who counts may leave batches out where there is much to do ([`Ranking::weigh`]): above [`ALL_COUNTED`] requests in a second one batch of
+//! [`BATCHES_PER_SAMPLE`] is counted, as often as it stands for. What is told is then an estimate, whose error is small beside the counts there are.
 //!
 //! Whether a key is held is a coin's toss for the processor, and a wrong guess costs more than all else. So [`Ranking::count`] has
 //! no branch on it: what is not held is counted in the place of nobody.
@@ -26,8 +29,13 @@ pub const KEYS_HELD: usize = 255;
 pub const SECONDS: usize = 10;
 /// Unknown keys that come in unsampled in every second: as many as fill the places.
 const FREE_PER_SECOND: u32 = 256;
-/// How many requests of unknown keys one sample stands for, on average.
+/// How many requests of unknown keys lie between two samples, on average.
 const GAP_MEAN: u32 = 64;
+/// In every second so many requests are all counted, in whole batches. What is left out beyond that is little beside them: of a key with a
+/// 200th of all, what is told errs by some per mille.
+pub const ALL_COUNTED: u32 = 65_536;
+/// Of how many batches one is counted after that.
+pub const BATCHES_PER_SAMPLE: u32 = 4;
 /// A quarter of them is taken when all keys are held, so that everybody finds room.
 const SLOTS: usize = 1_024;
 /// How many keys move to their other slot to make room for one, before one is given up: far more than ever do.
@@ -209,6 +217,19 @@ impl Ranking {
         (self.sampled_at, self.next_at) = (0, 1);
     }
 
+    /// Whether everything is still counted in this second.
+    #[inline]
+    pub fn counts_all(&self) -> bool {
+        self.all_now < ALL_COUNTED
+    }
+
+    /// How often a batch counts for which nobody counts all: as one of several, or not.
+    #[inline]
+    pub fn weigh(&mut self) -> u32 {
+        // The lowest bits of this generator are its worst.
+        if (self.draw() >> 16).is_multiple_of(BATCHES_PER_SAMPLE) { BATCHES_PER_SAMPLE } else { 0 }
+    }
+
     /// So many requests of a key in a row.
     #[inline]
     pub fn count<'k>(&mut self, hash: u32, times: u32, key: impl FnOnce() -> &'k [u8]) {
@@ -279,11 +300,18 @@ impl Ranking {
 
     fn draw_gap(&mut self) -> u32 {
         self.free = self.free.saturating_sub(1);
-        // Marsaglia's xorshift, never zero.
+        let drawn = self.draw();
+        // Of batches that count several times, a sample comes as seldom as of those that count once.
+        let weight = if self.counts_all() { 1 } else { BATCHES_PER_SAMPLE };
+        if self.free > 0 { 1 } else { weight * (1 + drawn % (2 * GAP_MEAN - 1)) }
+    }
+
+    /// Marsaglia's xorshift, never zero.
+    fn draw(&mut self) -> u32 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 17;
         self.random ^= self.random << 5;
-        if self.free > 0 { 1 } else { 1 + self.random % (2 * GAP_MEAN - 1) }
+        self.random
     }
 
     /// All requests of the last seconds.
@@ -349,5 +377,27 @@ mod tests {
                 prop_assert!(missed <= share, "{} requests of {} were missed, of {}", missed, number, all);
             }
         }
+    }
+
+    #[test]
+    fn of_many_batches_some_are_counted_for_all() {
+        let mut ranking = Ranking::new(7);
+        ranking.turn(1_790_000_000_000);
+        let (mut batches, mut left_out) = (0_u64, 0);
+        while batches < 400_000 {
+            batches += 1;
+            let weight = if ranking.counts_all() { 1 } else { ranking.weigh() };
+            if weight == 0 {
+                left_out += 1;
+                continue;
+            }
+            ranking.count(1, 3 * weight, || b"hot");
+            ranking.count((batches as u32).wrapping_mul(0x9E37_79B1), weight, || b"other");
+        }
+        let near = |told: u64, asked: u64| told.abs_diff(asked) * 50 < asked;
+        assert!(near(left_out, 3 * (batches - u64::from(ALL_COUNTED) / 4) / 4), "{left_out} of {batches}");
+        assert!(near(ranking.requests(), 4 * batches), "{}", ranking.requests());
+        let told = ranking.keys().find(|(key, _)| *key == b"hot").map(|(_, count)| count);
+        assert!(told.is_some_and(|told| near(told, 3 * batches)), "{told:?}");
     }
 }

@@ -59,11 +59,13 @@ pub enum Refusal {
     Overloaded = 25,
     /// The node that was asked was removed from its cluster; nothing was changed.
     NotMember = 26,
+    /// The counter never had such a hold, or had it in another life.
+    NoHold = 27,
 }
 
 impl Refusal {
     /// Every refusal, for tables and tests.
-    pub const ALL: [Refusal; 26] = [
+    pub const ALL: [Refusal; 27] = [
         Refusal::Overflow,
         Refusal::BelowFloor,
         Refusal::AboveCeiling,
@@ -90,6 +92,7 @@ impl Refusal {
         Refusal::TooManyCells,
         Refusal::Overloaded,
         Refusal::NotMember,
+        Refusal::NoHold,
     ];
 
     /// The stored number.
@@ -131,15 +134,17 @@ impl Refusal {
             Refusal::TooManyCells => "too-many-cells",
             Refusal::Overloaded => "overloaded",
             Refusal::NotMember => "not-a-member",
+            Refusal::NoHold => "no-such-hold",
         }
     }
 
     /// Whether who refused it has looked at the counter, so that the reply says how that stands. A state of the service says nothing
-    /// about any counter.
+    /// about any counter, and an id that was used before knows it as it was then.
     pub fn knows_counter(self) -> bool {
         !matches!(
             self,
             Refusal::CrossSlot
+                | Refusal::IdReused
                 | Refusal::NoLeader
                 | Refusal::NoQuorum
                 | Refusal::OutcomeUnknown
@@ -171,6 +176,7 @@ impl Refusal {
             | Refusal::WrongKind
             | Refusal::OverQuota
             | Refusal::NoLimit
+            | Refusal::NoHold
             | Refusal::BeyondHold
             | Refusal::TooManyHolds
             | Refusal::TooLarge

@@ -417,6 +417,11 @@ pub struct Rollups {
     bytes: usize,
 }
 
+/// Whether these are values of no dimension at all: as many empty ones as there are names.
+pub(crate) fn is_of_none(values: &[u8]) -> bool {
+    values.iter().all(|byte| *byte == 0)
+}
+
 impl Rollups {
     /// Those that are declared now, with the cells there are; `value` is what was counted before, which is all that a new one knows.
     pub fn declare(before: Option<Rollups>, declared: Declared, value: i64) -> Rollups {

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use foldhash::quality::RandomState;
 use indexmap::IndexMap;
 use quipu_counting::Body;
 
@@ -15,7 +16,7 @@ const SLOT_BYTES: usize = 64;
 #[derive(Default)]
 pub struct Bodies {
     /// `None` while one is lent. In the order of arrival, nearly, for a hand that goes round.
-    by_key: IndexMap<Box<[u8]>, Option<Arc<Body>>>,
+    by_key: IndexMap<Box<[u8]>, Option<Arc<Body>>, RandomState>,
     bytes: usize,
     hand: usize,
 }

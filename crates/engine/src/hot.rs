@@ -31,18 +31,27 @@ impl Default for HotFacts {
     }
 }
 
-/// Counts a batch that has run: all of it, in one pass over what is in the nearest cache anyway.
+/// Counts a batch that has run, in one pass over what is in the nearest cache anyway: all of it, or, where much is asked of all its partitions,
+/// one batch of some as often as it stands for.
 pub fn count(guards: &mut Guards<'_>, batch: &Batch, places: &[Place], now_ms: u64) {
     let guards = guards.as_mut_slice();
     // Who looks at a replica as it is says no time; the keeper's rounds move such partitions on.
     if now_ms > 0 {
         guards.iter_mut().flatten().for_each(|held| held.hot.turn(now_ms));
     }
+    let busy = match guards.iter().flatten().all(|held| !held.hot.counts_all()) {
+        true => guards.iter_mut().flatten().next(),
+        false => None,
+    };
+    let weight = busy.map_or(1, |held| held.hot.weigh());
+    if weight == 0 {
+        return;
+    }
     let mut index = 0;
     while let Some(place) = places.get(index) {
         let repeated = places[index + 1..].iter().take_while(|place| place.is_repeated).count();
         if let (true, Some(held)) = (place.has_key, &mut guards[usize::from(place.partition)]) {
-            held.hot.count(place.hash, repeated as u32 + 1, || batch.key(index));
+            held.hot.count(place.hash, weight * (repeated as u32 + 1), || batch.key(index));
         }
         index += repeated + 1;
     }

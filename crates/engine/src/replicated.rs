@@ -18,6 +18,7 @@ use crate::engine::{Engine, cold_unavailable};
 use crate::execute::{Attempt, FETCHES_MAX, Scope, too_much_for_memory};
 use crate::fetch::{Fetched, Missing};
 use crate::folder;
+use crate::ids::SLICES_PER_WINDOW;
 use crate::options::{OpenError, Options};
 use crate::partition::Partition;
 use crate::recover::{OnRecord, Records};
@@ -54,6 +55,9 @@ pub struct Found {
 }
 
 /// The state of whoever orders, kept beside the counters.
+/// However short the window of ids is, the time of a partition that nobody changes is moved no more often than this.
+const LAG_MS_MIN: u64 = 60_000;
+
 const META_SPACE: &str = "meta";
 const META_KEY: &[u8] = b"M";
 
@@ -307,6 +311,12 @@ impl Engine {
         held.check_step(step)?;
         held.set_mark(step.to);
         Ok(())
+    }
+
+    /// Whether the time of a partition, which only entries move, is so far behind that ids and trails of all partitions are kept for its sake.
+    pub fn lags(&self, partition: u16, now_ms: u64) -> bool {
+        let patience_ms = (self.id_window_ms / SLICES_PER_WINDOW).max(LAG_MS_MIN);
+        self.partitions[usize::from(partition)].lock().time_ms.saturating_add(patience_ms) < now_ms
     }
 
     /// Counters in memory whose time has come, as many as these at most: for whoever orders to have them removed.

@@ -16,7 +16,7 @@ use crate::runs::{Run, addition, arrange};
 use crate::units::{Claim, Unit, guarded_until};
 
 /// The function and its library. A library that does other things has another name.
-pub(crate) const FUNCTION: &str = "quipu_4";
+pub(crate) const FUNCTION: &str = "quipu_5";
 /// Its source, with that of what carries out decisions of nodes.
 pub(crate) const LIBRARY: &str = concat!(include_str!("library.lua"), include_str!("wholes.lua"));
 

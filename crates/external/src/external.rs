@@ -26,6 +26,7 @@ use crate::lanes::Lanes;
 use crate::masters::{Links, Map, is_said_by_server};
 use crate::policies::{self, PoliciesError};
 use crate::retry::BudgetSettings;
+use crate::rights::{self, Doing};
 use crate::stages::{has_stages, loosen};
 use crate::standing::{Named, Standing};
 use crate::striped::TotalsSeen;
@@ -50,7 +51,7 @@ const CONSUMERS: &str = "quipu";
 /// How Redis is used.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How long request ids are remembered.
+    /// How long request ids are remembered, unless another node on the same Redis remembers them longer.
     pub id_window_ms: u64,
     /// How long one attempt may last.
     pub timeout: Duration,
@@ -83,6 +84,12 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    pub(crate) fn doing(&self, archives: bool) -> Doing {
+        Doing { archives, waits: self.wait_replicas > 0 }
+    }
+}
+
 /// Why counters in Redis cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -95,6 +102,9 @@ pub enum OpenError {
     /// Some of what was there is missing.
     #[error("{0}")]
     Lost(String),
+    /// The user of Redis may not do what is needed.
+    #[error("{0}")]
+    Denied(String),
 }
 
 impl OpenError {
@@ -119,7 +129,7 @@ impl OpenError {
                 )
             }
             OpenError::Archive(error) => error.may_pass(),
-            OpenError::Lost(_) => false,
+            OpenError::Lost(_) | OpenError::Denied(_) => false,
         }
     }
 }
@@ -141,6 +151,16 @@ struct Problem {
     lost_since_ms: Option<i64>,
 }
 
+/// The hash of policies as it was last seen.
+#[derive(Default)]
+struct Known {
+    version: u64,
+    /// How long ids are remembered, as far as nodes have said so.
+    id_window_ms: u64,
+    /// Name, value, name, value.
+    fields: Vec<Vec<u8>>,
+}
+
 /// Counters in Redis or Valkey.
 pub struct External {
     pub(crate) lanes: Arc<Lanes>,
@@ -150,8 +170,8 @@ pub struct External {
     archive: Option<Arc<Archive>>,
     /// Counters in rows there, for policies that want it.
     strong: Option<Arc<Strong>>,
-    /// The version of the policies that hold.
-    version: Mutex<u64>,
+    /// The policies that hold, as they are stored.
+    known: Mutex<Known>,
     /// What stripes had a moment ago.
     pub(crate) totals: TotalsSeen,
     /// What somebody wants to hear of.
@@ -187,6 +207,7 @@ impl External {
         let map = links.map().await?;
         for address in map.masters() {
             links.load(&address).await?;
+            rights::check(&links, &address, options.doing(archive.is_some())).await?;
         }
         let epoch = found_epoch(&links, &map, archive.as_deref()).await?;
         let snapshot = archive.clone().map(|archive| Arc::new(Snapshot::new(archive)));
@@ -199,7 +220,7 @@ impl External {
             links,
             archive,
             strong,
-            version: Mutex::new(0),
+            known: Mutex::default(),
             problem: Mutex::new(None),
             has_all: AtomicBool::new(false),
             watching: Watching::default(),
@@ -213,6 +234,14 @@ impl External {
             // Until everything is back, the policies hold that were last flushed.
             (Some(_), Some(archive)) => external.take_over(policies::of_fields(archive.policies().await?)?),
             _ => external.look_at_policies().await?,
+        }
+        let (ours, held) = (options.id_window_ms, external.id_window_ms());
+        if ours < held {
+            tracing::warn!(
+                "nodes on this Redis remember request ids for {} s, and this one was started with {} s: the longer time holds",
+                held / 1000,
+                ours / 1000
+            );
         }
         let (kept, lanes) = (Arc::downgrade(&external), Arc::clone(&external.lanes));
         let keeper = tokio::spawn(async move {
@@ -245,10 +274,35 @@ impl External {
             tracing::debug!(%error, "streams cannot be trimmed");
         }
         if self.problem.lock().is_none()
-            && let Err(error) = self.look_at_policies().await
+            && let Err(error) = self.look_at_policies_and_window().await
         {
             tracing::warn!(%error, "policies cannot be looked at");
         }
+    }
+
+    /// And says how long this node remembers ids, if nobody remembers them as long.
+    async fn look_at_policies_and_window(&self) -> Result<(), PoliciesError> {
+        self.look_at_policies().await?;
+        let (ours, known) = (self.lanes.options.id_window_ms, self.known.lock().id_window_ms);
+        if known >= ours {
+            return Ok(());
+        }
+        if known > 0 {
+            tracing::warn!(
+                "request ids were remembered for {} s on this Redis, and from now on for {} s: start all nodes with the same --id-window",
+                known / 1000,
+                ours / 1000
+            );
+        }
+        let map = self.lanes.map();
+        let mut link = self.links.get(map.of_policies().ok_or_else(nobody)?).await?;
+        policies::window_pipeline(ours).exec_async(&mut link).await?;
+        self.look_at_policies().await
+    }
+
+    /// How long ids are remembered: the longest time that any node is known to remember them.
+    pub(crate) fn id_window_ms(&self) -> u64 {
+        self.lanes.id_window_ms()
     }
 
     /// Takes old entries out of the streams where no archive wants them. Should one be bound just now, it sees that it lacks them, and is seeded.
@@ -317,7 +371,7 @@ impl External {
         tracing::info!("counting goes on in epoch {epoch}");
         self.lanes.set_epoch(epoch);
         // Its policies count from the beginning.
-        *self.version.lock() = 0;
+        *self.known.lock() = Known::default();
     }
 
     /// This node has rebuilt Redis.
@@ -345,7 +399,13 @@ impl External {
 
     /// The version of the policies that hold.
     pub(crate) fn policies_version(&self) -> u64 {
-        *self.version.lock()
+        self.known.lock().version
+    }
+
+    /// The fields of the hash of policies as they were last seen, with their version, if that is newer than this one.
+    pub(crate) fn policies_after(&self, version: u64) -> Option<(u64, Vec<Vec<u8>>)> {
+        let known = self.known.lock();
+        (known.version > version).then(|| (known.version, known.fields.clone()))
     }
 
     /// Why nothing, or not everything, can be counted at the moment.
@@ -395,7 +455,7 @@ impl External {
         let address = map.of_policies().ok_or_else(nobody)?;
         let answer = self.links.ask(address, &policies::version_command()).await?;
         let version = policies::version(&answer, &self.lanes.epoch())?;
-        if version == *self.version.lock() {
+        if version == self.policies_version() {
             return Ok(());
         }
         let stored = policies::all(&self.links.ask(address, &policies::all_command()).await?)?;
@@ -404,10 +464,13 @@ impl External {
     }
 
     fn take_over(&self, stored: policies::Stored) {
-        let mut version = self.version.lock();
+        let mut known = self.known.lock();
         // Looks may overtake each other.
-        if stored.version > *version {
-            *version = stored.version;
+        if stored.version > known.version {
+            let id_window_ms = stored.id_window_ms;
+            *known = Known { version: stored.version, id_window_ms, fields: stored.fields };
+            self.lanes.remember_for(id_window_ms);
+            self.strong.iter().for_each(|strong| strong.remember_for(id_window_ms));
             // Layouts come from both, so both change as one.
             let mut stripes = self.lanes.stripes.write();
             *self.lanes.policies.write() = Arc::new(stored.policies);
@@ -458,27 +521,37 @@ impl External {
         others
     }
 
-    /// Why a policy cannot be set, because counters of its pattern would have to move between Redis and PostgreSQL.
+    /// Why a policy cannot be set or removed, because counters of its pattern would have to move between Redis and PostgreSQL.
     fn would_move(
         &self,
         pattern: &[u8],
-        wants_strong: bool,
+        policy: Option<&Policy>,
         now_ms: u64,
     ) -> Result<Option<String>, Unavailable> {
-        let known = self.policies()?;
-        let was_strong = known.get(pattern).is_some_and(|policy| policy.strong);
-        if wants_strong == was_strong {
+        let before = self.policies()?;
+        let mut after = before.clone();
+        after.set(pattern, policy.cloned());
+        let was_strong = before.get(pattern).map(|policy| policy.strong);
+        let will_be_strong = policy.map(|policy| policy.strong);
+        if was_strong == will_be_strong || !before.want_strong() && !after.want_strong() {
             return Ok(None);
         }
-        let Some(rows) = &self.strong else { return Ok(wants_strong.then(|| WITHOUT_ARCHIVE.to_owned())) };
-        let selector = Selector::new(pattern);
-        let (count, place) = if wants_strong {
-            let walk = Walk { rows: None, ..self.walk_over_all(now_ms)? };
-            let counted = async move { walk.aggregate(&selector, &Policies::default()).await };
-            (self.wait(counted)?.totals().count, "Redis")
+        let Some(rows) = &self.strong else {
+            return Ok(match will_be_strong {
+                Some(true) => Some(WITHOUT_ARCHIVE.to_owned()),
+                _ => policies::rules_strong(&before, pattern).then(|| ROWS_UNSEEN.to_owned()),
+            });
+        };
+        // What has no policy of its own any more has the next one, which may be of the other sort.
+        let become_strong = will_be_strong.unwrap_or(was_strong == Some(false));
+        let moves = move |key: &[u8]| policies::is_strong(&before, key) != policies::is_strong(&after, key);
+        let (count, place) = if become_strong {
+            let (walk, selector) =
+                (Walk { rows: None, ..self.walk_over_all(now_ms)? }, Selector::new(pattern));
+            (self.wait(async move { walk.count(selector.prefix(), moves).await })?, "Redis")
         } else {
-            let (rows, pattern) = (Arc::clone(rows), pattern.to_vec());
-            (self.wait(async move { rows.count(&pattern).await })?, "PostgreSQL")
+            let rows = Arc::clone(rows);
+            (self.wait(async move { rows.count(moves).await })?, "PostgreSQL")
         };
         Ok((count > 0).then(|| {
             format!(
@@ -577,6 +650,9 @@ impl Drop for External {
 /// What a policy that wants strong counters needs.
 const WITHOUT_ARCHIVE: &str =
     "strong counters lie in rows of PostgreSQL, and there is none: start with --archive postgres://...";
+/// Why a node without an archive does not take such a policy away.
+const ROWS_UNSEEN: &str = "strong counters of this pattern may lie in rows of PostgreSQL, which this node does not see, and would be left \
+     there; ask a node that has --archive";
 
 pub(crate) fn nobody() -> RedisError {
     (ErrorKind::Client, "nobody has the slot").into()
@@ -590,7 +666,7 @@ async fn found_epoch(links: &Links, map: &Map, archive: Option<&Archive>) -> Res
     let mut found: (Option<String>, Option<u8>) = links.ask_for(address, &ask).await?;
     let looked = match archive {
         None => None,
-        Some(archive) => match (archive.look().await, &found.0) {
+        Some(archive) => match (archive.look(links, map).await, &found.0) {
             // What is there can be counted on without it; what is flushed later waits in the streams.
             (Err(error), Some(_)) if error.may_pass() => {
                 tracing::warn!(%error, "the archive cannot be reached; changes wait in the streams in Redis");
@@ -604,14 +680,22 @@ async fn found_epoch(links: &Links, map: &Map, archive: Option<&Archive>) -> Res
             return Err(why.into());
         }
         // Redis is empty, or somebody is rebuilding it, or should.
-        match (&found.0, &looked.epoch) {
-            (None, Some(archived)) => return Ok(archived.clone()),
-            (Some(epoch), Some(archived)) if epoch::is_newer(archived, epoch) => return Ok(archived.clone()),
-            _ => {}
+        let is_behind =
+            |archived: &String| found.0.as_ref().is_none_or(|epoch| epoch::is_newer(archived, epoch));
+        if let Some(archived) = looked.epoch.as_ref().filter(|archived| is_behind(archived)) {
+            archive.inspect(|archive| archive.note_bound());
+            return Ok(archived.clone());
+        }
+    }
+    let remains = if found.0.is_none() { remains(links, map).await? } else { None };
+    if let Some(lost) = remains {
+        // Another node may have begun, while this one was looking at PostgreSQL.
+        found = links.ask_for(address, &ask).await?;
+        if found.0.is_none() {
+            return Err(lost);
         }
     }
     if found.0.is_none() {
-        refuse_remains(links, map).await?;
         let drawn = format!("{:016x}", SmallRng::from_os_rng().random::<u64>());
         let set = redis::cmd("HSETNX").arg(POLICIES).arg("epoch").arg(drawn).to_owned();
         links.ask(address, &set).await?;
@@ -650,19 +734,19 @@ async fn complete_groups(links: &Links, map: &Map, epoch: &str) -> Result<(), Op
 }
 
 /// Markers without the hash of policies are what a loss has left: to begin anew beside them would hide it.
-async fn refuse_remains(links: &Links, map: &Map) -> Result<(), OpenError> {
+async fn remains(links: &Links, map: &Map) -> Result<Option<OpenError>, OpenError> {
     for group in 0..GROUPS {
         let address = map.of_group(group).ok_or_else(nobody)?;
         let look = redis::cmd("HGET").arg(groups::marker(group)).arg("epoch").to_owned();
         let epoch: Option<String> = links.ask_for(address, &look).await?;
         if let Some(epoch) = epoch {
-            return Err(OpenError::Lost(format!(
+            return Ok(Some(OpenError::Lost(format!(
                 "Redis has lost {POLICIES}, with the policies and the epoch, but group {group} is still there and of \
                  epoch {epoch}; restore it, or set its field epoch to that by hand, or flush everything"
-            )));
+            ))));
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 pub(crate) fn unreachable(error: PoliciesError) -> Unavailable {
@@ -716,8 +800,7 @@ impl Counters for External {
     }
 
     fn set_policy(&self, pattern: &[u8], policy: Option<Policy>, now_ms: u64) -> Result<bool, Unavailable> {
-        let wants_strong = policy.as_ref().is_some_and(|policy| policy.strong);
-        if let Some(why) = self.would_move(pattern, wants_strong, now_ms)? {
+        if let Some(why) = self.would_move(pattern, policy.as_ref(), now_ms)? {
             return Err(Unavailable::Unsupported(why));
         }
         if let Some(what) = policy.as_ref().and_then(policies::unsupported) {

@@ -49,6 +49,11 @@ pub fn group(key: &[u8]) -> u16 {
     partition(slot(key), HOMES) * (GROUPS / HOMES)
 }
 
+/// Which of the homes a group is, or lies behind.
+pub(crate) fn number_of_home(group: u16) -> u16 {
+    group / (GROUPS / HOMES)
+}
+
 /// The group of something that lies in Redis.
 pub(crate) fn group_of_name(name: &[u8]) -> u16 {
     partition(slot(name), GROUPS)

@@ -25,10 +25,11 @@ use tokio::task::AbortHandle;
 use crate::archive::{Seen, Snapshot};
 use crate::breaker::Breaker;
 use crate::call::{self, Answered, Terms};
-use crate::external::Options;
+use crate::external::{OpenError, Options};
 use crate::groups::{self, GROUPS};
 use crate::masters::{Links, Map, Said, said, within};
 use crate::retry::{Budget, full_jitter};
+use crate::rights;
 use crate::stripes::{Stripes, stripe_in};
 use crate::units::{Answer, REQUESTS_PER_CALL_MAX, Unit};
 use crate::wholes::{Heard, OwnTerms, WholeCall, Wholes};
@@ -68,6 +69,8 @@ pub(crate) struct Lanes {
     /// Rounds that are under way, and who waits until none is.
     rounds: AtomicUsize,
     back: Notify,
+    /// How long ids are remembered.
+    id_window_ms: AtomicU64,
     /// Entry times do not go back.
     time_ms: AtomicU64,
     chance: Mutex<SmallRng>,
@@ -179,6 +182,7 @@ impl Lanes {
     ) -> Lanes {
         Lanes {
             wholes: Wholes::new(options.cache_bytes),
+            id_window_ms: AtomicU64::new(options.id_window_ms),
             options,
             links,
             epoch: RwLock::new(epoch.into()),
@@ -212,6 +216,16 @@ impl Lanes {
 
     pub(crate) fn map(&self) -> Arc<Map> {
         Arc::clone(&self.map.read())
+    }
+
+    /// How long ids are remembered.
+    pub(crate) fn id_window_ms(&self) -> u64 {
+        self.id_window_ms.load(Ordering::Relaxed)
+    }
+
+    /// Others remember ids for so long.
+    pub(crate) fn remember_for(&self, id_window_ms: u64) {
+        self.id_window_ms.fetch_max(id_window_ms, Ordering::Relaxed);
     }
 
     /// Any number.
@@ -388,9 +402,9 @@ impl Lanes {
             return 0;
         }
         let mut waits = 1;
-        // WAIT speaks of what this connection has written. What is asked again may have been written by the one before it, and
-        // replies with what is remembered, which writes nothing: so something is written here.
-        if let Some(call) = calls.iter().find(|call| call.any(|unit| unit.attempts > 0)) {
+        // WAIT speaks of what this connection has written. What can be recognized may have been written by another one, or at another
+        // node, and is answered with what is remembered, which writes nothing: so something is written here.
+        if let Some(call) = calls.iter().find(|call| call.any(|unit| unit.may_be_known())) {
             pipeline.cmd("HSET").arg(groups::marker(call.group())).arg("waited").arg(1);
             waits += 1;
         }
@@ -479,7 +493,7 @@ impl Lanes {
         let terms = |units: &[Unit]| OwnTerms {
             epoch: self.epoch(),
             time_ms: self.time_of(units),
-            id_window_ms: self.options.id_window_ms,
+            id_window_ms: self.id_window_ms(),
             policies: Arc::clone(&self.policies.read()),
         };
         // Each round begins with another group, since bodies may fill it before all have had their turn.
@@ -507,7 +521,7 @@ impl Lanes {
     fn command(&self, group: u16, units: &mut Vec<Unit>) -> redis::Cmd {
         let time_ms = self.time_of(units);
         let policies = Arc::clone(&self.policies.read());
-        let (epoch, id_window_ms) = (self.epoch(), self.options.id_window_ms);
+        let (epoch, id_window_ms) = (self.epoch(), self.id_window_ms());
         call::command(&Terms { group, epoch: &epoch, time_ms, id_window_ms, policies: &policies }, units)
     }
 
@@ -525,6 +539,13 @@ impl Lanes {
                         spare.iter_mut().for_each(|unit| unit.is_apart = true);
                         self.put(spare);
                         self.refuse(units, Unavailable::Full(format!("Redis at {}: {text}", lane.address)));
+                    }
+                    Said::HalfDone => {
+                        tracing::error!(address = lane.address, text, "a call has failed half done");
+                        let (looks, changes): (Vec<Unit>, Vec<Unit>) =
+                            units.into_iter().partition(only_looks);
+                        self.set_back(looks, Setback::NotDone, None);
+                        self.answer_unknown(changes);
                     }
                     Said::Other => {
                         let why = format!("Redis at {} says {} {text}", lane.address, error.code());
@@ -544,8 +565,13 @@ impl Lanes {
                 Call::Whole(call) => self.hear_whole(call, &answer, is_replicated),
             }
         }
-        if has_no_function && let Err(error) = self.links.load(&lane.address).await {
-            tracing::warn!(address = lane.address, %error, "the function library could not be loaded");
+        if has_no_function {
+            match self.links.load(&lane.address).await {
+                Ok(()) => self.check_rights(&lane.address).await,
+                Err(error) => {
+                    tracing::warn!(address = lane.address, %error, "the function library could not be loaded");
+                }
+            }
         }
         if is_elsewhere {
             self.find_masters().await;
@@ -622,6 +648,10 @@ impl Lanes {
 
     fn refuse_unknown(&self, units: Vec<Unit>) {
         tracing::error!("an answer of Redis is not one of the function's");
+        self.answer_unknown(units);
+    }
+
+    fn answer_unknown(&self, units: Vec<Unit>) {
         for unit in units {
             self.answer(unit, Answer::Refused(Refusal::OutcomeUnknown));
         }
@@ -720,6 +750,16 @@ impl Lanes {
         unit.answer(answer);
     }
 
+    /// Says if a master that came later is not allowed what is needed: what is counted there may fail half done.
+    async fn check_rights(&self, address: &str) {
+        let doing = self.options.doing(self.snapshot.is_some());
+        match rights::check(&self.links, address, doing).await {
+            Err(OpenError::Denied(why)) => tracing::error!("{why}"),
+            Err(error) => tracing::debug!(address, %error, "it cannot be asked what is allowed"),
+            Ok(()) => {}
+        }
+    }
+
     /// Asks where the slots are, unless somebody just did. What waits for a master that has lost some is woken for the next.
     pub(crate) async fn find_masters(self: &Arc<Self>) {
         let now = Instant::now();
@@ -752,6 +792,9 @@ impl Lanes {
         self.wholes.forget(moved);
         for address in map.masters() {
             self.lane(&address).come.notify_one();
+        }
+        for address in map.masters().iter().filter(|address| !known.masters().contains(address)) {
+            self.check_rights(address).await;
         }
     }
 }
@@ -795,4 +838,32 @@ fn lost(group: u16, epoch: &str, found: &str) -> Unavailable {
     Unavailable::NoLeader(format!(
         "Redis has lost the counters of group {group}: they were of epoch {epoch}, and what is there now {found}"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use quipu_counting::{Add, Batch};
+
+    use super::*;
+    use crate::units::split;
+
+    /// What is recognized writes nothing, whoever wrote it; newer servers have WAIT speak of what the connection itself has written.
+    #[test]
+    fn something_is_written_before_replicas_are_waited_for() {
+        let links = Links::new("redis://127.0.0.1:1", Duration::from_secs(1)).expect("an address");
+        let options = Options { wait_replicas: 1, ..Options::default() };
+        let map = Map::single("127.0.0.1:1".to_owned());
+        let lanes = Lanes::new(options, links, "epoch".to_owned(), map, None);
+        let waits = |fill: &dyn Fn(&mut Batch)| {
+            let mut batch = Batch::default();
+            fill(&mut batch);
+            let calls = [Call::Plain(0, split(batch, 0, Box::new(|_, _| {})))];
+            let mut pipeline = Pipeline::new();
+            (lanes.wait_for_replicas(&calls, &mut pipeline), pipeline.len())
+        };
+        let add = Action::Add(Add::plain(1));
+        assert_eq!(waits(&|batch| _ = batch.push(b"likes", Action::Read)), (0, 0));
+        assert_eq!(waits(&|batch| _ = batch.push(b"likes", add)), (1, 1));
+        assert_eq!(waits(&|batch| _ = batch.push_with_id(b"likes", add, b"a", 0)), (2, 2));
+    }
 }

@@ -18,6 +18,7 @@
 //! | `breaker`, `retry` | when a master is left alone, and when it is asked again |
 //! | `policies` | limits, shared by all nodes |
 //! | `epoch` | which of two epochs is the newer |
+//! | `rights` | whether the user of Redis may do all that is needed |
 //! | `eviction` | whether Redis throws counters away |
 //! | `stages` | what is about all counters, and deletions over several groups |
 //! | `standing` | what Redis says of itself: whether it has lost something |
@@ -40,6 +41,7 @@ mod masters;
 pub mod mirror;
 mod policies;
 mod retry;
+mod rights;
 mod runs;
 pub mod source;
 mod stages;

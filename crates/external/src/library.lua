@@ -1,4 +1,4 @@
-#!lua name=quipu_4
+#!lua name=quipu_5
 -- The rules of counting where the counters lie: many requests of one group of slots, decided as one.
 --
 -- This says what `decide` in crates/counting/src/rules.rs says, and a test compares the two field by field.
@@ -19,7 +19,8 @@
 --                                                                              about which a node has to decide
 --
 -- Whole numbers are decimal texts. Lua has doubles only, so arithmetic goes in two halves where they would not do.
--- Everything is read before and written after deciding: what fails in between has changed nothing.
+-- Everything is read before and written after deciding: what fails in between has changed nothing. What fails while it is being
+-- written answers 'HALFDONE'.
 
 local NEVER = 'n'
 local MIN, MAX = '-9223372036854775808', '9223372036854775807'
@@ -132,6 +133,8 @@ local cells, remembered, limits_of, events, births
 local dirty, dirty_ids, fresh_ids
 -- Which of the cells are of counters with a body: those are left to `wholes.lua`. Whether there are any.
 local wholes, has_wholes
+-- Whether this call has written anything.
+local has_written
 
 local function take()
   at = at + 1
@@ -712,10 +715,21 @@ local function read(count, window)
   end
 end
 
+-- The stream comes first: it is what could be of another type, and then nothing is written. Ids come before what was done under them:
+-- whatever fails in between, nothing is counted twice.
 local function write(window)
-  -- The stream comes first: it is what could be of another type, and then nothing is written.
   if #events > 0 then
     redis.call('XADD', keys[2], '*', unpack(events))
+    has_written = true
+  end
+  local lifetime = string.format('%.0f', window + GRACE_MS)
+  for _, id in ipairs(dirty_ids) do
+    if remembered[id] then
+      redis.call('SET', keys[id], remembered[id], 'PX', lifetime)
+    else
+      redis.call('DEL', keys[id])
+    end
+    has_written = true
   end
   local plain = {}
   for index in pairs(dirty) do
@@ -738,14 +752,6 @@ local function write(window)
   end
   if #plain > 0 then
     redis.call('MSET', unpack(plain))
-  end
-  local lifetime = string.format('%.0f', window + GRACE_MS)
-  for _, id in ipairs(dirty_ids) do
-    if remembered[id] then
-      redis.call('SET', keys[id], remembered[id], 'PX', lifetime)
-    else
-      redis.call('DEL', keys[id])
-    end
   end
 end
 
@@ -782,6 +788,34 @@ local function run(call_keys, call_arguments)
   return replies
 end
 
-redis.register_function('quipu_4', run)
+-- Says of an error whether anything was written before it.
+local function telling(callback)
+  return function(call_keys, call_arguments)
+    has_written = false
+    local is_done, answer = pcall(callback, call_keys, call_arguments)
+    if is_done then
+      return answer
+    end
+    local text = type(answer) == 'table' and answer.err or 'ERR ' .. tostring(answer)
+    return redis.error_reply(has_written and 'HALFDONE ' .. text or text)
+  end
+end
+
+-- ARGV  commands: how many words each has, and those. Answers the places of those that the user may not run.
+local function rights(_, asked)
+  local missing, place, word = {}, 0, 1
+  while word <= #asked do
+    local count = tonumber(asked[word])
+    place = place + 1
+    if not redis.acl_check_cmd(unpack(asked, word + 1, word + count)) then
+      missing[#missing + 1] = place
+    end
+    word = word + count + 1
+  end
+  return missing
+end
+
+redis.register_function { function_name = 'quipu_5_rights', callback = rights, flags = { 'no-writes' } }
+redis.register_function('quipu_5', telling(run))
 -- For what only looks or deletes: a Redis without memory lets it through.
-redis.register_function { function_name = 'quipu_4_spare', callback = run, flags = { 'allow-oom' } }
+redis.register_function { function_name = 'quipu_5_spare', callback = telling(run), flags = { 'allow-oom' } }

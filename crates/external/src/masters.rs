@@ -23,7 +23,7 @@ pub(crate) struct Map {
 }
 
 impl Map {
-    fn single(address: String) -> Map {
+    pub(crate) fn single(address: String) -> Map {
         Map { ranges: vec![(0, u16::MAX, address)] }
     }
 
@@ -254,7 +254,7 @@ pub(crate) fn is_said_by_server(error: &RedisError) -> bool {
     matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
 }
 
-/// What an error of a server means for who sent a call to it. In every case nothing was done.
+/// What an error of a server means for who sent a call to it. Nothing was done, unless it says so.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Said {
     /// Somebody else has the slot.
@@ -265,6 +265,8 @@ pub(crate) enum Said {
     NoFunction,
     /// There is no memory for it.
     Full,
+    /// The function has failed after it had written something.
+    HalfDone,
     /// Nothing of that: it will be the same next time.
     Other,
 }
@@ -287,6 +289,7 @@ pub(crate) fn said(kind: Option<ServerErrorKind>, code: &str, text: &str) -> Sai
         )
         | (_, "BUSY" | "NOREPLICAS") => Said::Wait,
         (_, "OOM") => Said::Full,
+        (_, "HALFDONE") => Said::HalfDone,
         _ if text.contains("Function not found") => Said::NoFunction,
         _ => Said::Other,
     }
@@ -372,6 +375,7 @@ mod tests {
             (Some(ServerErrorKind::TryAgain), "TRYAGAIN", "", Said::Wait),
             (None, "NOREPLICAS", "", Said::Wait),
             (None, "OOM", "", Said::Full),
+            (None, "HALFDONE", "NOPERM no permissions", Said::HalfDone),
             (Some(ServerErrorKind::ResponseError), "ERR", "Function not found", Said::NoFunction),
             (Some(ServerErrorKind::NoPerm), "NOPERM", "", Said::Other),
         ] {

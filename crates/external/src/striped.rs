@@ -12,11 +12,13 @@
 //! Under an id that may have been used when there were more or fewer stripes, the stripes of that time are asked first: see `striping.rs`.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use quipu_counting::{
-    Action, Add, Batch, Cell, Condition, Expiry, Group, GroupKind, Limits, Policies, Refusal, Reply, Told,
+    Action, Add, Batch, Cell, Condition, Detail, Expiry, Group, GroupKind, Limits, Policies, Refusal, Reply,
+    Told,
 };
 
 use crate::stripes::Layout;
@@ -82,6 +84,14 @@ pub(crate) fn is_of_one_stripe(batch: &Batch, index: usize) -> bool {
     }
 }
 
+/// What the stripe at a distance is asked, where all of them are.
+fn action_at(action: Action, distance: u16) -> Action {
+    match action {
+        Action::Set(_) | Action::Overwrite(_) if distance > 0 => Action::Reset(Condition::Always),
+        same => same,
+    }
+}
+
 /// What is asked of stripes, and which group each request goes to.
 #[derive(Default)]
 pub(crate) struct Sent {
@@ -117,6 +127,8 @@ pub(crate) enum Found {
     Outdated,
     /// It was used at this distance.
     At(u16),
+    /// Something else was asked under it.
+    Other,
 }
 
 /// By the places of requests.
@@ -170,14 +182,14 @@ impl TotalsSeen {
         known.insert(key.to_vec(), (Instant::now(), values));
     }
 
-    /// One of them is so now. What all have, and how long ago that was.
-    fn with(&self, key: &[u8], distance: u16, value: Option<(i64, u64)>) -> (Values, u64) {
+    /// One of them is so now. What all have, and how long ago the others were looked at, if they were.
+    fn with(&self, key: &[u8], distance: u16, value: Option<(i64, u64)>) -> (Values, Option<Duration>) {
         let mut known = self.known.lock();
         let Some((seen_at, values)) = known.get_mut(key) else {
-            return (value.into_iter().map(|value| (distance, value)).collect(), 0);
+            return (value.into_iter().map(|value| (distance, value)).collect(), None);
         };
         values.extend(value.map(|value| (distance, value)));
-        (values.clone(), seen_at.elapsed().as_millis() as u64)
+        (values.clone(), Some(seen_at.elapsed()))
     }
 }
 
@@ -193,6 +205,23 @@ impl Striped {
                     of.push((index, distance));
                 }
                 sent.claim = Some(Claim::Take { edition: layout.edition });
+            }
+        }
+        (sent, of)
+    }
+
+    /// Looks at what all stripes know of the ids of requests that are for all of them; for which request each look is. No claim is as
+    /// old as what these would take away, so they change nothing.
+    pub(crate) fn peeks(asked: &Batch, layouts: &Layouts) -> (Sent, Vec<usize>) {
+        let (mut sent, mut of) = (Sent::default(), Vec::new());
+        sent.claim = Some(Claim::Open { edition: 0 });
+        for (index, request) in asked.requests.iter().enumerate() {
+            let Some(layout) = layouts.get(&index).filter(|_| request.id.is_some()) else { continue };
+            if request.action.is_write() && !is_of_one_stripe(asked, index) {
+                for distance in layout.all() {
+                    sent.push(asked, index, action_at(request.action, distance), layout.group(distance));
+                    of.push(index);
+                }
             }
         }
         (sent, of)
@@ -242,7 +271,7 @@ impl Striped {
                     let key = asked.key(index);
                     let distance = match (found.get(&index), asked.requests[index].id) {
                         (Some(Found::At(distance)), _) => *distance,
-                        (Some(Found::Unknown | Found::Outdated), _) => {
+                        (Some(_), _) => {
                             parts.push(Part::Refused(Refusal::NoLeader));
                             continue;
                         }
@@ -264,17 +293,16 @@ impl Striped {
                     }
                     Part::Added { place, distance, looks }
                 }
-                action => {
-                    let of_others = match action {
-                        Action::Set(_) | Action::Overwrite(_) => Action::Reset(Condition::Always),
-                        other => other,
-                    };
-                    let ask = |distance| {
-                        let action = if distance == 0 { action } else { of_others };
-                        sent.push(&asked, index, action, layout.group(distance))
-                    };
-                    Part::All(layout.all().map(ask).collect())
-                }
+                action => match found.get(&index) {
+                    Some(Found::Other) => Part::Refused(Refusal::IdReused),
+                    Some(_) => Part::Refused(Refusal::NoLeader),
+                    None => {
+                        let ask = |distance| {
+                            sent.push(&asked, index, action_at(action, distance), layout.group(distance))
+                        };
+                        Part::All(layout.all().map(ask).collect())
+                    }
+                },
             });
         }
         places.push(sent.batch.requests.len());
@@ -319,11 +347,15 @@ impl Striped {
             }
             Part::Added { place, distance, looks } => {
                 let others: Vec<Reply> = looks.iter().map(|(_, place)| at(*place)).collect();
-                if !looks.is_empty() && others.iter().all(|reply| reply.refusal.is_none()) {
+                let is_seen_now = !looks.is_empty() && others.iter().all(|reply| reply.refusal.is_none());
+                if is_seen_now {
                     let distances = looks.iter().map(|(distance, _)| *distance);
                     totals.put(self.asked.key(index), values(distances, &others));
                 }
-                added(at(*place), |value| totals.with(self.asked.key(index), *distance, value))
+                let with = |value| totals.with(self.asked.key(index), *distance, value);
+                let (reply, age) = added(at(*place), *distance, with);
+                let age = age.filter(|_| !is_seen_now).unwrap_or_default();
+                (reply, age.as_micros().div_ceil(1_000) as u64)
             }
             Part::All(places) => {
                 let all: Vec<Reply> = places.iter().map(|place| at(*place)).collect();
@@ -353,6 +385,10 @@ fn clamp(sum: i128) -> i64 {
     sum.clamp(i64::MIN.into(), i64::MAX.into()) as i64
 }
 
+fn fits(values: impl Iterator<Item = i64>) -> bool {
+    i64::try_from(values.map(i128::from).sum::<i128>()).is_ok()
+}
+
 /// All stripes as one counter.
 pub(crate) fn summed_cell<'a>(cells: impl Iterator<Item = &'a Cell> + Clone) -> Cell {
     let births = cells.clone().map(|cell| cell.birth).filter(|birth| *birth > 0);
@@ -365,27 +401,44 @@ pub(crate) fn summed_cell<'a>(cells: impl Iterator<Item = &'a Cell> + Clone) -> 
     }
 }
 
-fn summed(looks: &[Reply]) -> Reply {
-    let there: Vec<&Reply> = looks.iter().filter(|reply| reply.exists).collect();
-    match there.is_empty() {
-        true => Reply::state(None),
-        false => Reply::state(Some(summed_cell(there.iter().map(|reply| &reply.cell)))),
-    }
+/// What a reply says of a value that is not all of it: it does not fit 64 bits, or some stripes could not be looked at.
+fn inexact(is_exact: bool) -> Option<Arc<Detail>> {
+    (!is_exact).then(|| Arc::new(Detail::Seen { is_exact }))
 }
 
-/// What an addition to one stripe is told: the value of all of them, as far as it is known.
-fn added(reply: Reply, with: impl FnOnce(Option<(i64, u64)>) -> (Values, u64)) -> (Reply, u64) {
+fn summed(looks: &[Reply]) -> Reply {
+    let there: Vec<&Reply> = looks.iter().filter(|reply| reply.exists).collect();
+    if there.is_empty() {
+        return Reply::state(None);
+    }
+    let fits = fits(there.iter().map(|reply| reply.cell.value));
+    Reply { detail: inexact(fits), ..Reply::state(Some(summed_cell(there.iter().map(|reply| &reply.cell)))) }
+}
+
+/// What an addition to one stripe is told: the value of all of them, as far as it is known, and how long ago the others were looked at.
+fn added(
+    reply: Reply,
+    distance: u16,
+    with: impl FnOnce(Option<(i64, u64)>) -> (Values, Option<Duration>),
+) -> (Reply, Option<Duration>) {
     let is_shown = matches!(reply.refusal, None | Some(Refusal::Disabled | Refusal::Overflow));
     if !is_shown {
-        return (reply, 0);
+        return (reply, None);
     }
     // The value of a repetition is that of its time.
     let now = (!reply.duplicate).then_some((reply.cell.value, reply.cell.version));
-    let (values, staleness_ms) = with(now);
-    let value = clamp(values.values().map(|(value, _)| i128::from(*value)).sum());
+    let (values, age) = with(now);
+    let all = values.values().map(|(value, _)| *value);
+    let detail = inexact(age.is_some() && fits(all.clone()));
+    let sum = clamp(all.map(i128::from).sum());
+    // Where the value before does not fit, the one after is as far from the end as was applied.
+    let (previous, value) = match sum.checked_sub(reply.applied) {
+        Some(previous) => (previous, sum),
+        None => (sum, sum.saturating_add(reply.applied)),
+    };
     let version = values.values().fold(0u64, |sum, (_, version)| sum.saturating_add(*version));
-    let previous = value.saturating_sub(reply.applied);
-    (Reply { previous, cell: Cell { value, version, ..reply.cell }, ..reply }, staleness_ms)
+    let existed = reply.existed || values.iter().any(|(other, seen)| *other != distance && seen.1 > 0);
+    (Reply { previous, existed, detail, cell: Cell { value, version, ..reply.cell }, ..reply }, age)
 }
 
 /// What was done to every stripe, as one.
@@ -410,6 +463,7 @@ fn done_to_all(all: &[Reply]) -> Reply {
         previous,
         applied: cell.value.saturating_sub(previous),
         cell,
+        detail: inexact(fits(all.iter().map(|reply| reply.previous))),
         ..Reply::state(None)
     }
 }

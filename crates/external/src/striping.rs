@@ -57,7 +57,7 @@ impl External {
             let stripes = self.lanes.stripes.read();
             (Arc::clone(&stripes), Arc::clone(&self.lanes.policies.read()))
         };
-        let id_window_ms = self.lanes.options.id_window_ms;
+        let id_window_ms = self.lanes.id_window_ms();
         let layout = |index: usize| {
             let key = batch.key(index);
             if key.is_empty() {
@@ -165,7 +165,7 @@ impl External {
         told.await.unwrap_or_else(|_| Err(Unavailable::Unreadable("the node is stopping".into())))
     }
 
-    /// The three steps, each at most once.
+    /// The three steps, each at most once; before what is for all stripes, a look at all of them.
     async fn ask_striped(&self, batch: Batch, layouts: Layouts, now_ms: u64) -> Asked {
         let began = Instant::now();
         let later_ms = || now_ms.saturating_add(began.elapsed().as_millis() as u64);
@@ -177,6 +177,16 @@ impl External {
                     .into_iter()
                     .zip(&claimed.replies)
                     .for_each(|((index, distance), reply)| hear_claim(&mut found, index, distance, reply)),
+                Err(why) => return Asked::in_vain(batch, why),
+            }
+        }
+        let (peeks, of) = Striped::peeks(&batch, &layouts);
+        if !of.is_empty() {
+            match self.ask(peeks, later_ms()).await {
+                Ok(peeked) => of
+                    .into_iter()
+                    .zip(&peeked.replies)
+                    .for_each(|(index, reply)| hear_peek(&mut found, index, reply)),
                 Err(why) => return Asked::in_vain(batch, why),
             }
         }
@@ -302,6 +312,15 @@ fn hear_claim(found: &mut AllFound, index: usize, distance: u16, reply: &Reply) 
         Some(Found::At(_)) => {}
         Some(Found::Outdated) if heard == Found::Unknown => {}
         _ => _ = found.insert(index, heard),
+    }
+}
+
+/// What is for all stripes is done at none of them if one knows its id for something else; a claim is for an addition.
+fn hear_peek(found: &mut AllFound, index: usize, reply: &Reply) {
+    match heard(reply) {
+        Heard::Free | Heard::Done => {}
+        Heard::Other | Heard::Outdated => _ = found.insert(index, Found::Other),
+        Heard::Nothing => _ = found.entry(index).or_insert(Found::Unknown),
     }
 }
 

@@ -19,8 +19,8 @@ mod rows;
 mod walk;
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
@@ -32,14 +32,15 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_postgres::Client;
 
-use crate::archive::Archive;
+use crate::archive::{Archive, ArchiveError};
 use crate::breaker::Breaker;
 use crate::external::Options;
+use crate::groups::number_of_home;
 use crate::retry::full_jitter;
 use crate::units::{Answer, Unit};
 
 use self::held::Held;
-use self::rows::Session;
+use self::rows::{PURGE_ROWS, Session};
 
 /// Connections of a node: some transactions at once, far fewer than PostgreSQL allows to all nodes together.
 const WAYS: usize = 4;
@@ -47,7 +48,7 @@ const WAYS: usize = 4;
 const REQUESTS_MAX: usize = 500;
 /// How long a transaction may take, with all the locks that it waits for.
 const TRANSACTION_MAX: Duration = Duration::from_secs(5);
-/// How often ids that are over are forgotten, and how many at once.
+/// How often ids that are over are forgotten.
 const PURGE_EVERY: Duration = Duration::from_secs(60);
 
 /// Counters in rows.
@@ -57,6 +58,8 @@ pub(crate) struct Strong {
     /// Those that came with the newest request.
     policies: RwLock<Arc<Policies>>,
     ways: Vec<Way>,
+    /// How long ids are remembered.
+    id_window_ms: AtomicU64,
     /// Entry times do not go back.
     time_ms: AtomicU64,
     chance: Mutex<SmallRng>,
@@ -72,6 +75,15 @@ struct Way {
     waiting: Mutex<VecDeque<Unit>>,
     come: Notify,
     breaker: Mutex<Breaker>,
+    /// Why the last transaction failed that did.
+    problem: Mutex<String>,
+}
+
+impl Way {
+    /// Nothing was done, because of that.
+    fn refusal(&self) -> Unavailable {
+        Unavailable::NoLeader(format!("PostgreSQL: {}", self.problem.lock()))
+    }
 }
 
 /// Why a transaction did not succeed.
@@ -91,12 +103,14 @@ impl Strong {
             waiting: Mutex::default(),
             come: Notify::new(),
             breaker: Mutex::new(Breaker::new(options.breaker)),
+            problem: Mutex::default(),
         };
         let strong = Arc::new(Strong {
             archive,
             options: options.clone(),
             policies: RwLock::default(),
             ways: (0..WAYS).map(|_| way()).collect(),
+            id_window_ms: AtomicU64::new(options.id_window_ms),
             time_ms: AtomicU64::new(0),
             chance: Mutex::new(SmallRng::from_os_rng()),
             tasks: Mutex::default(),
@@ -112,16 +126,14 @@ impl Strong {
                     let Some(strong) = weak.upgrade() else { return };
                     if !strong.round(number, &mut session).await {
                         // Somebody who comes now has left a permit behind.
-                        let idle = timeout(PURGE_EVERY, strong.ways[number].come.notified()).await.is_err();
-                        if idle && number == 0 {
-                            strong.purge(&mut session).await;
-                        }
+                        strong.ways[number].come.notified().await;
                     }
                 }
             });
             task.abort_handle()
         });
-        *strong.tasks.lock() = tasks.collect();
+        let purging = tokio::spawn(purge_for_ever(Arc::downgrade(&strong), PURGE_EVERY));
+        *strong.tasks.lock() = tasks.chain([purging.abort_handle()]).collect();
         strong
     }
 
@@ -131,9 +143,14 @@ impl Strong {
         vec![("strong_transactions", read(&self.transactions)), ("strong_failures", read(&self.failures))]
     }
 
-    /// How many counters there are of a pattern.
-    pub(crate) async fn count(&self, pattern: &[u8]) -> Result<u64, Unavailable> {
-        rows::count(&self.archive, pattern, self.time_ms.load(Ordering::Relaxed)).await
+    /// Others remember ids for so long.
+    pub(crate) fn remember_for(&self, id_window_ms: u64) {
+        self.id_window_ms.fetch_max(id_window_ms, Ordering::Relaxed);
+    }
+
+    /// How many counters are so.
+    pub(crate) async fn count(&self, is_so: impl Fn(&[u8]) -> bool) -> Result<u64, Unavailable> {
+        rows::count(&self.archive, self.time_ms.load(Ordering::Relaxed), is_so).await
     }
 
     /// Ends all rounds. Who waits hears that nothing was done.
@@ -141,7 +158,8 @@ impl Strong {
         self.tasks.lock().drain(..).for_each(|task| task.abort());
         for way in &self.ways {
             let waiting: Vec<Unit> = way.waiting.lock().drain(..).collect();
-            waiting.into_iter().for_each(|unit| give_up(unit, Refusal::NoLeader));
+            let why = Unavailable::NoLeader("the node is stopping".into());
+            waiting.into_iter().for_each(|unit| give_up(unit, &why));
         }
     }
 
@@ -153,7 +171,7 @@ impl Strong {
 
     fn put(&self, units: Vec<Unit>) {
         for unit in units {
-            let way = &self.ways[usize::from(unit.group) % WAYS];
+            let way = &self.ways[way_of(unit.group)];
             let mut waiting = way.waiting.lock();
             if waiting.len() >= self.options.queue / WAYS && unit.attempts == 0 {
                 let why = format!("{} requests wait for PostgreSQL", waiting.len());
@@ -174,7 +192,8 @@ impl Strong {
             return false;
         }
         if !way.breaker.lock().admits(Instant::now()) {
-            units.into_iter().for_each(|unit| give_up(unit, Refusal::NoLeader));
+            let why = way.refusal();
+            units.into_iter().for_each(|unit| give_up(unit, &why));
             return true;
         }
         let done = match timeout(TRANSACTION_MAX, self.transact(&units, session)).await {
@@ -214,7 +233,7 @@ impl Strong {
         let now_ms = self.time_ms.fetch_max(newest, Ordering::Relaxed).max(newest);
         let policies = Arc::clone(&self.policies.read());
         let (cells, ids, births) = session.begin(units).await?;
-        let mut held = Held::new(cells, ids, births, now_ms, self.options.id_window_ms);
+        let mut held = Held::new(cells, ids, births, now_ms, self.id_window_ms.load(Ordering::Relaxed));
         let replies: Vec<Vec<Reply>> = units.iter().map(|unit| held.run(unit, &policies)).collect();
         session.commit(&held).await?;
         Ok(replies)
@@ -225,47 +244,56 @@ impl Strong {
         let (is_unknown, why) = match failed {
             Failed::Refused(why) => {
                 tracing::warn!(%why, "PostgreSQL refuses to count");
-                for unit in units {
-                    match unit.may_be_done {
-                        true => give_up(unit, Refusal::OutcomeUnknown),
-                        false => unit.answer(Answer::Unavailable(why.clone())),
-                    }
-                }
+                units.into_iter().for_each(|unit| give_up(unit, &why));
                 return;
             }
             Failed::NotDone(why) => (false, why),
             Failed::Unknown(why) => (true, why),
         };
         tracing::debug!(why, "a transaction failed");
+        way.problem.lock().clone_from(&why);
         if way.breaker.lock().failed(Instant::now()) {
             tracing::warn!(why, "PostgreSQL fails again and again and is left alone for a while");
         }
+        let mut again = Vec::with_capacity(units.len());
         for mut unit in units {
             unit.may_be_done |= is_unknown && unit.writes();
             let is_over = unit.began().elapsed() >= self.options.patience;
             if is_over || unit.may_be_done && !unit.can_repeat() {
-                give_up(unit, Refusal::NoLeader);
+                give_up(unit, &way.refusal());
                 continue;
             }
-            let wait = full_jitter(unit.attempts, self.chance.lock().random());
             unit.attempts = unit.attempts.saturating_add(1);
-            let strong = Arc::clone(self);
-            tokio::spawn(async move {
-                tokio::time::sleep(wait).await;
-                strong.put(vec![unit]);
-            });
+            again.push(unit);
         }
+        let Some(attempts) = again.iter().map(|unit| unit.attempts).max() else { return };
+        let wait = full_jitter(attempts.saturating_sub(1), self.chance.lock().random());
+        let strong = Arc::clone(self);
+        tokio::spawn(async move {
+            tokio::time::sleep(wait).await;
+            // All at once, in their order: what one client asks for first is done first.
+            strong.put(again);
+        });
     }
 
-    async fn purge(&self, session: &mut Option<Session>) {
+    /// Forgets ids that are over, some at a time. Returns how many those were.
+    async fn purge(&self) -> Result<u64, ArchiveError> {
         let now_ms = self.time_ms.load(Ordering::Relaxed);
-        let Some(before_ms) = now_ms.checked_sub(self.options.id_window_ms) else { return };
-        if let Some(open) = session
-            && timeout(TRANSACTION_MAX, open.purge(before_ms)).await.is_ok_and(|purged| purged.is_ok())
-        {
-            return;
-        }
-        *session = None;
+        // Before anything was asked, there may be no tables.
+        let id_window_ms = self.id_window_ms.load(Ordering::Relaxed);
+        let Some(before_ms) = now_ms.checked_sub(id_window_ms) else { return Ok(0) };
+        let purged = timeout(TRANSACTION_MAX, rows::purge(&self.archive, before_ms)).await;
+        purged.unwrap_or(Err(ArchiveError::Silent(TRANSACTION_MAX)))
+    }
+}
+
+/// Apart from the rounds: these may never rest.
+async fn purge_for_ever(strong: Weak<Strong>, every: Duration) {
+    loop {
+        tokio::time::sleep(every).await;
+        let Some(strong) = strong.upgrade() else { return };
+        // While PostgreSQL is away there is nothing to be said that requests are not told.
+        while let Ok(PURGE_ROWS..) = strong.purge().await {}
     }
 }
 
@@ -273,6 +301,11 @@ impl Drop for Strong {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// Counters lie in homes alone, so those are spread, and not all groups.
+fn way_of(group: u16) -> usize {
+    usize::from(number_of_home(group)) % WAYS
 }
 
 /// As much as one transaction may hold.
@@ -288,7 +321,78 @@ fn take(waiting: &mut VecDeque<Unit>) -> Vec<Unit> {
     units
 }
 
-fn give_up(unit: Unit, refusal: Refusal) {
-    let refusal = if unit.may_be_done { Refusal::OutcomeUnknown } else { refusal };
-    unit.answer(Answer::Refused(refusal));
+/// Nothing was done, unless it may have been.
+fn give_up(unit: Unit, why: &Unavailable) {
+    let answer = match unit.may_be_done {
+        true => Answer::Refused(Refusal::OutcomeUnknown),
+        false => Answer::Unavailable(why.clone()),
+    };
+    unit.answer(answer);
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "what a test cannot go on without")]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use quipu_counting::{Action, Add, Batch};
+
+    use super::*;
+    use crate::groups::group;
+    use crate::support::PATIENCE;
+    use crate::support::postgres::Postgres;
+    use crate::units::split;
+
+    #[test]
+    fn counters_take_all_ways() {
+        let ways: BTreeSet<usize> =
+            (0..200).map(|number| way_of(group(format!("{number}").as_bytes()))).collect();
+        assert_eq!(ways.len(), WAYS);
+    }
+
+    /// PostgreSQL cannot be reached: what is asked again waits together, and in its order.
+    #[tokio::test]
+    async fn what_is_asked_again_keeps_its_order() {
+        let nowhere = Archive::new("postgres://quipu@127.0.0.1:1/postgres").unwrap();
+        let strong = Strong::start(Arc::new(nowhere), &Options::default());
+        strong.tasks.lock().drain(..).for_each(|task| task.abort());
+        let mut batch = Batch::default();
+        (0..50).for_each(|delta| _ = batch.push(b"stock:1", Action::Add(Add::plain(delta))));
+        let mut units = split(batch, 0, Box::new(|_, _| {}));
+        // Some were set back more often than others, and would wait longer.
+        units.iter_mut().step_by(2).for_each(|unit| unit.attempts = 6);
+        let way = &strong.ways[way_of(group(b"stock:1"))];
+        strong.set_all_back(units, Failed::NotDone("away".to_owned()), way);
+        let begin = Instant::now();
+        while way.waiting.lock().len() < 50 {
+            assert!(way.waiting.lock().is_empty() && begin.elapsed() < PATIENCE);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let order: Vec<usize> = way.waiting.lock().iter().map(|unit| unit.range().start).collect();
+        assert_eq!(order, (0..50).collect::<Vec<_>>());
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn ids_that_are_over_go_while_others_come() {
+        let postgres = Postgres::start();
+        let archive = Arc::new(Archive::new(&postgres.url()).unwrap());
+        archive.note_bound();
+        let client = rows::connect(&archive).await.unwrap();
+        let many = "INSERT INTO counter_strong_request
+            SELECT 'stock:1', number::text::bytea, 0, 1, number, 0, true, true, 0, 1, 1, 1
+            FROM generate_series(1, 25000) AS number";
+        client.execute(many, &[]).await.unwrap();
+        let options = Options { id_window_ms: 1_000, ..Options::default() };
+        let strong = Strong::start(Arc::clone(&archive), &options);
+        strong.time_ms.store(25_001, Ordering::Relaxed);
+        let purging = tokio::spawn(purge_for_ever(Arc::downgrade(&strong), Duration::from_millis(10)));
+        let begin = Instant::now();
+        let left = "SELECT count(*) FROM counter_strong_request";
+        while client.query_one(left, &[]).await.unwrap().get::<_, i64>(0) != 1_000 {
+            assert!(begin.elapsed() < PATIENCE, "they do not go");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        purging.abort();
+        strong.stop();
+    }
 }

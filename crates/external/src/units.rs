@@ -13,6 +13,7 @@ use quipu_counting::{
 
 #[cfg(test)]
 use crate::groups::group;
+use crate::policies;
 
 /// The most requests of one call: what a master does meanwhile is this and nothing else.
 pub(crate) const REQUESTS_PER_CALL_MAX: usize = 1_000;
@@ -219,10 +220,14 @@ impl Unit {
 
     /// Whether its counters are to be strong; `None` where some are and some are not.
     pub(crate) fn is_strong(&self, policies: &Policies) -> Option<bool> {
-        let is_strong =
-            |index: usize| policies.policy_for(self.batch().key(index)).is_some_and(|policy| policy.strong);
+        let is_strong = |index: usize| policies::is_strong(policies, self.batch().key(index));
         let first = is_strong(self.range.start);
         self.range().all(|index| is_strong(index) == first).then_some(first)
+    }
+
+    /// Whether something in it may have been done before, and would be recognized.
+    pub(crate) fn may_be_known(&self) -> bool {
+        self.is_of_session() || self.batch().requests[self.range()].iter().any(|request| request.id.is_some())
     }
 
     /// Whether it may be asked again when nobody knows what became of it.

@@ -7,6 +7,7 @@
 //! for a walk as for everybody; what may lie on the other side is not shown.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use quipu_counting::aggregate::{Part, Selector};
@@ -20,6 +21,7 @@ use redis::{Pipeline, RedisResult, Value};
 use crate::call::stored_parts;
 use crate::groups::{self, place_of_cell};
 use crate::masters::{Links, Map, is_said_by_server, within};
+use crate::policies::is_strong;
 use crate::striped::summed_cell;
 use crate::stripes::Stripes;
 use crate::strong::Strong;
@@ -48,8 +50,8 @@ pub(crate) struct Seen {
     kind: Option<Kind>,
     /// The body, where it was wanted.
     body: Option<Arc<Body>>,
-    /// It lies in a row: births are others there, and it comes only once.
-    is_row: bool,
+    /// It comes only once, since it lies in a row, or in stripes: its birth may be that of another in its group.
+    comes_once: bool,
 }
 
 type Found = Vec<Seen>;
@@ -121,15 +123,14 @@ impl Walk {
             if cell.is_live(self.now_ms) && key.starts_with(prefix) && !self.is_strong(key) {
                 let kind = body.and_then(Body::kind_of);
                 let body = body.filter(|_| wanted == Wanted::Bodies).and_then(Body::read).map(Arc::new);
-                found.push(Seen { key: key.to_vec(), group, cell, kind, body, is_row: false });
+                found.push(Seen { key: key.to_vec(), group, cell, kind, body, comes_once: false });
             }
         }
         Ok((next, found))
     }
 
     fn is_strong(&self, key: &[u8]) -> bool {
-        let policy = self.rows.as_ref().and_then(|(_, policies)| policies.policy_for(key));
-        policy.is_some_and(|policy| policy.strong)
+        self.rows.as_ref().is_some_and(|(_, policies)| is_strong(policies, key))
     }
 
     /// Passes all strong counters that begin with `prefix`.
@@ -151,7 +152,7 @@ impl Walk {
                 }
                 if self.is_strong(&key) {
                     let group = groups::group(&key);
-                    see(Seen { key, group, cell, kind: None, body: None, is_row: true })?;
+                    see(Seen { key, group, cell, kind: None, body: None, comes_once: true })?;
                 }
             }
         }
@@ -186,7 +187,7 @@ impl Walk {
         }
         for (key, cells) in striped {
             let (group, cell) = (groups::group(&key), summed_cell(cells.values()));
-            see(Seen { key, group, cell, kind: None, body: None, is_row: false })?;
+            see(Seen { key, group, cell, kind: None, body: None, comes_once: true })?;
         }
         self.rows(prefix, see).await
     }
@@ -327,6 +328,25 @@ impl Walk {
         Ok(ListPage { counters, more })
     }
 
+    /// How many counters that begin with `prefix` are so.
+    pub(crate) async fn count(
+        &self,
+        prefix: &[u8],
+        is_so: impl Fn(&[u8]) -> bool,
+    ) -> Result<u64, Unavailable> {
+        // Some may come twice, and of many the keys would take too much.
+        let mut found: HashSet<u64> = HashSet::new();
+        let hasher = RandomState::new();
+        let add = |Seen { key, .. }: Seen| {
+            if is_so(&key) {
+                found.insert(hasher.hash_one(&key));
+            }
+            Ok(())
+        };
+        self.all(prefix, Wanted::Numbers, add).await?;
+        Ok(found.len() as u64)
+    }
+
     /// The totals of a pattern, by group.
     pub(crate) async fn aggregate(
         &self,
@@ -336,8 +356,8 @@ impl Walk {
         let mut totals: BTreeMap<u16, Totals> = BTreeMap::new();
         // Births are given out once in a group.
         let mut seen: HashSet<(u16, u64)> = HashSet::new();
-        let add = |Seen { key, group, cell, body, is_row, .. }: Seen| {
-            if !selector.selects(&key) || !is_row && !seen.insert((group, cell.birth)) {
+        let add = |Seen { key, group, cell, body, comes_once, .. }: Seen| {
+            if !selector.selects(&key) || !comes_once && !seen.insert((group, cell.birth)) {
                 return Ok(());
             }
             if seen.len() > SUM_MAX {

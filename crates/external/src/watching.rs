@@ -40,6 +40,8 @@ struct State {
     lost: bool,
     /// When watched counters end by themselves, which nobody tells.
     ends: BTreeMap<u64, HashSet<Vec<u8>>>,
+    /// How many keys that are.
+    ends_noted: usize,
     task: Option<AbortHandle>,
 }
 
@@ -64,8 +66,9 @@ impl State {
             self.note(key);
             let field = text.split(|byte| *byte == b' ').nth(EXPIRY_FIELD);
             let expires = field.and_then(|field| std::str::from_utf8(field).ok()?.parse::<u64>().ok());
-            if let Some(expires) = expires.filter(|_| self.ends.len() < NOTED_MAX) {
-                self.ends.entry(expires).or_default().insert(key.to_vec());
+            if let Some(expires) = expires.filter(|_| self.ends_noted < NOTED_MAX) {
+                let is_new = self.ends.entry(expires).or_default().insert(key.to_vec());
+                self.ends_noted += usize::from(is_new);
             }
         }
     }
@@ -73,7 +76,9 @@ impl State {
     /// Notes those that have ended.
     fn end(&mut self, now_ms: u64) {
         while let Some(first) = self.ends.first_entry().filter(|first| *first.key() <= now_ms) {
-            for key in first.remove() {
+            let ended = first.remove();
+            self.ends_noted -= ended.len();
+            for key in ended {
                 if self.interest.covers(&key) {
                     self.note(&key);
                 }
@@ -242,4 +247,24 @@ fn changes(fields: &Value) -> impl Iterator<Item = (&[u8], &[u8])> {
         [Value::BulkString(key), Value::BulkString(text)] => Some((&key[..], &text[..])),
         _ => None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_ends_are_noted_than_may_be() {
+        let mut state = State { interest: Interest::new([], [b"key:".to_vec()]), ..State::default() };
+        let told: Vec<(Vec<u8>, &[u8])> = (0..NOTED_MAX + 10)
+            .map(|number| (format!("key:{number}").into_bytes(), &b"s 5 7 3 1000 9 5000"[..]))
+            .collect();
+        for _ in 0..2 {
+            state.hear(told.iter().map(|(key, text)| (&key[..], *text)));
+            let noted: usize = state.ends.values().map(HashSet::len).sum();
+            assert_eq!((noted, state.ends_noted), (NOTED_MAX, NOTED_MAX), "all end at the same time");
+        }
+        state.end(5_000);
+        assert_eq!((state.ends.len(), state.ends_noted), (0, 0));
+    }
 }

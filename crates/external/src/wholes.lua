@@ -11,7 +11,8 @@
 -- Answer: 'lost' and the epoch that is there, and nothing was done; or 'ok', the last of the births, and for each piece 1 if it
 -- was done, or else for each look '=' if it was so, '-' if nothing is there, '+' and what is.
 --
--- Pieces have no key in common. All looks come before all writes: what fails in between has changed nothing.
+-- Pieces have no key in common. All looks come before all writes: what fails in between has changed nothing. Ids and producers are
+-- written before what was done under them: whatever fails in between, nothing is counted twice.
 
 -- A cell's numbers are not longer than this; the body comes behind them.
 local NUMBERS_BYTES = 104
@@ -134,15 +135,22 @@ local function run_wholes(call_keys, call_arguments)
   end
   if #events > 0 then
     redis.call('XADD', keys[2], '*', unpack(events))
+    has_written = true
   end
   if wanted ~= '0' then
     answers[2] = string.format('%.0f', redis.call('HINCRBY', keys[1], 'births', wanted))
+    has_written = true
   end
-  for _, write in ipairs(all_writes) do
-    carry_out(write, lifetime)
+  for _, kinds in ipairs({ 'ip', 'cd' }) do
+    for _, write in ipairs(all_writes) do
+      if kinds:find(write.kind, 1, true) then
+        carry_out(write, lifetime)
+        has_written = true
+      end
+    end
   end
   return answers
 end
 
-redis.register_function('quipu_4_wholes', run_wholes)
-redis.register_function { function_name = 'quipu_4_wholes_spare', callback = run_wholes, flags = { 'allow-oom' } }
+redis.register_function('quipu_5_wholes', telling(run_wholes))
+redis.register_function { function_name = 'quipu_5_wholes_spare', callback = telling(run_wholes), flags = { 'allow-oom' } }

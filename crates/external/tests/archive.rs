@@ -7,13 +7,14 @@ mod support;
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use quipu_counting::slot::slot;
 use quipu_counting::{Action, Add, Batch, Body, Condition, Counters, Expiry, Set};
-use quipu_external::archive::{Flusher, FlusherOptions, migrate};
-use quipu_external::{External, Options};
+use quipu_external::archive::{Archive, Flusher, FlusherOptions, migrate};
+use quipu_external::{External, Options, group, tag};
 use support::postgres::Postgres;
-use support::{Server, wait_until};
+use support::{Cluster, PATIENCE, Server, wait_until};
 
 fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64
@@ -167,6 +168,48 @@ async fn bodies_come_to_the_tables() {
         ("visitors".to_owned(), 5),
     ];
     assert_eq!(totals(&client).await, BTreeMap::from(expected));
+}
+
+/// A master that is away keeps nobody else's changes from the tables, and that it does not answer is seen.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_others_have_is_flushed_while_a_master_is_away() {
+    let (mut cluster, postgres) = (Cluster::start(), Postgres::start());
+    let owners = cluster.owners();
+    let owner = |name: &str| {
+        let slot = slot(name.as_bytes());
+        owners.iter().find(|(from, to, _)| (*from..=*to).contains(&slot)).unwrap().2
+    };
+    let stays = owner("q-policies");
+    let away = owners.iter().map(|(_, _, place)| *place).find(|place| *place != stays).unwrap();
+    let key = (0..).map(|number| format!("key:{number}"));
+    let key = { key }.find(|key| owner(tag(group(key.as_bytes()))) == stays).unwrap();
+    let archive = Arc::new(Archive::new(&postgres.url()).unwrap());
+    let (url, options) = (cluster.servers[stays].url(), Options::default());
+    let external = External::open_before(&url, Some(Arc::clone(&archive)), options).await.unwrap();
+    let flusher = Arc::new(Flusher::over(Arc::clone(&external), Arc::clone(&archive), eager()));
+    let _flushing = flusher.start();
+    let client = connect(&postgres.url()).await;
+    let add_and_wait = async |expected: i64| {
+        run(&external, |batch| _ = batch.push(key.as_bytes(), Action::Add(Add::plain(1)))).await;
+        let begin = Instant::now();
+        while totals(&client).await.get(&key) != Some(&expected) {
+            assert!(begin.elapsed() < PATIENCE, "it is not flushed: {:?}", archive.state());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    add_and_wait(1).await;
+    // Nobody takes its place.
+    let replica = cluster.replica_of(away);
+    [replica, away].into_iter().for_each(|place| cluster.servers[place].kill());
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    add_and_wait(2).await;
+    tokio::task::block_in_place(|| {
+        wait_until("it is seen", || {
+            let state = archive.state();
+            state.problem.is_some() && state.lag_ms > 2_000
+        });
+    });
+    add_and_wait(3).await;
 }
 
 /// Not a test of its own: the process that the test below kills.

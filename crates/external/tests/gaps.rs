@@ -155,6 +155,16 @@ async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
     }
 }
 
+/// Waits until the archive knows of all groups, also of those in which nothing happened.
+async fn until_drained(postgres: &Postgres) {
+    let client = connect(postgres).await;
+    let unknown = "SELECT count(*) FROM counter_watermark WHERE drained_at_ms = 0 AND event_ms = 0";
+    until("all groups are known", async || {
+        client.query_one(unknown, &[]).await.unwrap().get::<_, i64>(0) == 0
+    })
+    .await;
+}
+
 async fn connect(postgres: &Postgres) -> tokio_postgres::Client {
     let (client, connection) = tokio_postgres::connect(&postgres.url(), tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
@@ -244,6 +254,9 @@ async fn a_second_archive_is_refused_and_one_that_takes_over_gets_everything() {
     node.until_flushed().await;
     let said = said(Node::start(&server.url(), &second).await);
     assert!(said.contains("HDEL {q-policies}:p archive"), "{said}");
+    let tables = "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'";
+    let tables: i64 = connect(&second).await.query_one(tables, &[]).await.unwrap().get(0);
+    assert_eq!(tables, 0, "nothing is made in the wrong one");
     let late = Flusher::open(Arc::clone(&node.external), &second.url(), eager()).await;
     assert!(late.err().unwrap().to_string().contains("HDEL {q-policies}:p archive"));
     drop(node);
@@ -385,6 +398,7 @@ async fn producers_come_back_and_the_watermark_is_told() {
     let node = Node::start(&server.url(), &postgres).await.unwrap();
     assert!(!node.send(1).await && !node.send(2).await);
     node.until_flushed().await;
+    until_drained(&postgres).await;
     command(&server, &["FLUSHALL"]);
     node.until_rebuilt(1).await;
     assert!(node.send(2).await && node.send(1).await, "the last batch does not count again");
@@ -473,6 +487,7 @@ async fn counters_of_every_kind_are_read_from_the_archive() {
     assert_eq!(node.observe("visitors", 0..40).await, 40);
     assert_eq!(node.add("likes", 7, "a").await, (7, false));
     node.until_flushed().await;
+    until_drained(&postgres).await;
     redis.signal("STOP");
     for (key, value) in [("visitors", 40), ("likes", 7), ("nothing", 0)] {
         let fill = |batch: &mut Batch| {
@@ -538,4 +553,68 @@ async fn streams_that_nobody_archives_are_trimmed() {
     tokio::time::sleep(Duration::from_secs(6)).await;
     assert_eq!(length(), before + 2_000, "they are for the archive");
     assert_eq!(node.read("likes").await, 4_000);
+}
+
+/// Whoever forgets sooner does not forget for the others: neither the rows of their ids, nor when it rebuilds Redis.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_with_a_shorter_window_brings_back_the_ids_of_others() {
+    let (server, postgres) = (Server::start(), Postgres::start());
+    let node = Node::start(&server.url(), &postgres).await.unwrap();
+    node.add("likes", 7, "a").await;
+    node.until_flushed().await;
+    let client = connect(&postgres).await;
+    let knows = "SELECT count(*) FROM counter_policies WHERE fields @> ARRAY['id_window'::bytea]";
+    until("the archive knows the window", async || {
+        client.query_one(knows, &[]).await.unwrap().get::<_, i64>(0) == 1
+    })
+    .await;
+    drop(node);
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    // Nobody is there who knows more than the archive.
+    command(&server, &["FLUSHALL"]);
+    let archive = Arc::new(Archive::new(&postgres.url()).unwrap());
+    let (options, deadline) =
+        (Options { id_window_ms: 1_000, ..Options::default() }, Instant::now() + PATIENCE);
+    let external = loop {
+        let opened = External::open_before(&server.url(), Some(Arc::clone(&archive)), options.clone()).await;
+        match opened {
+            Ok(external) => break external,
+            Err(why) => assert!(why.may_pass() && Instant::now() < deadline, "{why}"),
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    let eager = FlusherOptions { id_window: Duration::from_secs(1), ..eager() };
+    let flusher = Arc::new(Flusher::over(Arc::clone(&external), Arc::clone(&archive), eager));
+    assert_eq!(flusher.purge().await.unwrap(), 0, "rows of ids that others remember");
+    let short = Node { external, archive, flushing: Some(flusher.start()) };
+    short.until_rebuilt(1).await;
+    assert_eq!(short.add("likes", 7, "a").await, (7, true));
+    let field: String =
+        redis::cmd("HGET").arg("{q-policies}:p").arg("id_window").query(&mut server.connection()).unwrap();
+    assert_eq!(field, "86400000");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_that_begin_together_on_new_stores_all_begin() {
+    let postgres = Postgres::start();
+    for round in 0..5 {
+        let server = Server::start();
+        let database = format!("round{round}");
+        connect(&postgres).await.batch_execute(&format!("CREATE DATABASE {database}")).await.unwrap();
+        let url = postgres.url().replace("/postgres", &format!("/{database}"));
+        let begin = |number: u64| {
+            let (archive, redis) = (Arc::new(Archive::new(&url).unwrap()), server.url());
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(7 * number)).await;
+                External::open_before(&redis, Some(archive), Options::default()).await
+            })
+        };
+        let beginning: Vec<_> = (0..6).map(begin).collect();
+        let mut epochs = std::collections::BTreeSet::new();
+        for node in beginning {
+            let external = node.await.unwrap().unwrap_or_else(|why| panic!("round {round}: {why}"));
+            epochs.insert(external.epoch().to_string());
+        }
+        assert_eq!(epochs.len(), 1, "{epochs:?}");
+    }
 }

@@ -479,3 +479,95 @@ async fn a_server_that_is_gone_is_left_alone_and_found_again() {
         });
     });
 }
+
+/// What another node has written is not acknowledged either before enough replicas have it.
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_are_waited_for_whoever_wrote() {
+    let server = Server::start();
+    let port = server.port.to_string();
+    let replica = Server::start_with(support::free_port(), &["--replicaof", "127.0.0.1", &port]);
+    let one = External::open(&server.url(), Options::default()).await.unwrap();
+    let patience = Duration::from_secs(2);
+    let options = Options { wait_replicas: 1, patience, ..Options::default() };
+    let waiting = External::open(&server.url(), options).await.unwrap();
+    add_once(&waiting, "likes", "first").await;
+    let add = async |node: &External| {
+        let told = run(node, |batch| _ = batch.push_with_id(b"likes", plain(1), b"second", 0)).await;
+        let reply = told.unwrap().replies.remove(0);
+        (reply.refusal, reply.cell.value)
+    };
+    replica.signal("STOP");
+    assert_eq!(add(&one).await, (None, 2));
+    assert_eq!(add(&waiting).await.0, Some(Refusal::OutcomeUnknown));
+    replica.signal("CONT");
+    add_once(&waiting, "likes", "second").await;
+    assert_eq!(value(&one, "likes").await, 2);
+}
+
+fn set_user(redis: &Server, rights: &[&str]) {
+    let mut set = redis::cmd("ACL");
+    set.arg("SETUSER").arg("lim").arg("on").arg(">secret");
+    rights.iter().for_each(|right| _ = set.arg(right));
+    set.exec(&mut redis.connection()).unwrap();
+}
+
+/// A function that is refused a command in its middle has done what comes before it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_who_may_not_do_everything_is_refused() {
+    let redis = Server::start();
+    let url = format!("redis://lim:secret@127.0.0.1:{}", redis.port);
+    for (rights, parts) in [
+        (&["~*", "+@all", "-set", "-mset"][..], &["SET {q", "MSET {q"][..]),
+        (&["resetkeys", "~{q*}:c:*", "~{q*}:s", "~{q*}:m", "~{q-*", "+@all"], &["SET {q", ":i:3:key:0:id"]),
+        (&["allkeys", "+@all", "-xgroup|create"], &["XGROUP CREATE {q"]),
+    ] {
+        set_user(&redis, rights);
+        let refused = External::open(&url, Options::default()).await.err().unwrap();
+        let said = refused.to_string();
+        assert!(parts.iter().all(|part| said.contains(part)) && !refused.may_pass(), "{said}");
+        assert!(!said.contains("XADD"), "{said}");
+    }
+    let keys: u64 = redis::cmd("DBSIZE").query(&mut redis.connection()).unwrap();
+    assert_eq!(keys, 0, "nothing was begun");
+    // As the documentation says.
+    let rights = ["~{q*", "+@all", "-@dangerous", "+info", "+cluster|slots", "+role"];
+    set_user(&redis, &[&["reset", "on", ">secret"], &rights[..]].concat());
+    let options = Options { wait_replicas: 1, ..Options::default() };
+    External::open(&url, options).await.unwrap();
+    let external = External::open(&url, Options::default()).await.unwrap();
+    assert_eq!(one(&external, "likes", plain(1)).await.unwrap().cell.value, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_fails_half_done_is_unknown_and_counts_once() {
+    let redis = Server::start();
+    set_user(&redis, &["~*", "+@all"]);
+    let url = format!("redis://lim:secret@127.0.0.1:{}", redis.port);
+    let external = External::open(&url, Options::default()).await.unwrap();
+    let items: Vec<u8> = (1..4u64).flat_map(|item| (item << 20 | item).to_le_bytes()).collect();
+    let fill = |batch: &mut Batch| {
+        batch.push_with_id(b"likes", plain(5), b"a", 0);
+        let items = batch.intern(&items);
+        batch.push_with_id(b"visitors", Action::Observe { items, at_ms: None }, b"a", 0);
+    };
+    set_user(&redis, &["-set"]);
+    for _ in 0..3 {
+        let replies = run(&external, fill).await.unwrap().replies;
+        assert!(replies.iter().all(|reply| reply.refusal == Some(Refusal::OutcomeUnknown)), "{replies:?}");
+        assert_eq!(value(&external, "likes").await, 0);
+    }
+    set_user(&redis, &["+@all"]);
+    for _ in 0..2 {
+        let replies = run(&external, fill).await.unwrap().replies;
+        let values: Vec<i64> = replies.iter().map(|reply| reply.cell.value).collect();
+        assert_eq!(values, [5, 3], "{replies:?}");
+    }
+    // What has not begun to write has changed nothing, and says so.
+    set_user(&redis, &["-xadd"]);
+    let refused = one(&external, "likes", plain(1)).await;
+    assert!(
+        matches!(&refused, Err(Unavailable::NoLeader(why)) if why.contains("can't run this command")),
+        "{refused:?}"
+    );
+    assert_eq!(value(&external, "likes").await, 5);
+}

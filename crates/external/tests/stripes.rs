@@ -302,6 +302,46 @@ async fn what_was_only_claimed_is_in_nobodys_way() {
     assert_eq!(value(&external, "hot:a").await, 30);
 }
 
+/// What is for all stripes is done at all of them or at none, also under an id that one of them knows for something else.
+#[tokio::test(flavor = "multi_thread")]
+async fn ids_of_additions_are_not_for_all_stripes() {
+    let server = Server::start();
+    let external = External::open(&server.url(), Options::default()).await.unwrap();
+    stripe(&external, Some(16)).await;
+    let ask = async |action: Action, id: &str| {
+        let told = run(&external, |batch| _ = batch.push_with_id(b"hot:a", action, id.as_bytes(), 0)).await;
+        let reply = told.unwrap().replies.remove(0);
+        (reply.refusal, reply.duplicate, reply.cell.value)
+    };
+    for number in 0..20 {
+        assert_eq!(ask(plain(1), &format!("id {number}")).await.0, None);
+    }
+    let reused = Some(Refusal::IdReused);
+    for number in 0..20 {
+        for action in [set_to(5), Action::Reset(Condition::Always), Action::Delete(Condition::Always)] {
+            assert_eq!(ask(action, &format!("id {number}")).await.0, reused, "{action:?}");
+        }
+    }
+    assert_eq!(value(&external, "hot:a").await, 20);
+    // Under ids of their own they are done, and done once.
+    assert_eq!(ask(set_to(5), "set").await, (None, false, 5));
+    assert_eq!(ask(set_to(5), "set").await, (None, true, 5));
+    assert_eq!(ask(set_to(6), "set").await.0, reused);
+    assert_eq!(ask(plain(1), "set").await.0, reused);
+    assert_eq!(value(&external, "hot:a").await, 5);
+    // Also where a stripe was only claimed for an addition.
+    let disabled = Some(Policy { stripes: Some(64), disabled: true, ..Policy::default() });
+    set_policy(&external, "hot:*", disabled).await;
+    for number in 0..20 {
+        assert_eq!(ask(plain(1), &format!("late {number}")).await.0, Some(Refusal::Disabled));
+    }
+    stripe(&external, Some(64)).await;
+    for number in 0..20 {
+        let told = ask(set_to(7), &format!("late {number}")).await.0;
+        assert!(told.is_none() || told == reused, "{told:?}");
+    }
+}
+
 /// A policy without stripes comes and goes within a pattern that has some: its ids lie elsewhere, and are found.
 #[tokio::test(flavor = "multi_thread")]
 async fn ids_are_found_when_another_pattern_had_the_say() {
@@ -337,8 +377,13 @@ async fn stripes_come_to_the_tables_and_are_added_up() {
         Flusher::open(Arc::clone(&external), &postgres.url(), FlusherOptions::default()).await.unwrap();
     one(&external, "hot:a", plain(5)).await;
     one(&external, "hot:b", plain(1)).await;
+    // What has an expiry before it gets stripes.
+    let set = |expiry| Action::Set(Set { value: 1, expiry, condition: Condition::Always });
+    one(&external, "hot:lasting", set(Expiry::In(3_600_000))).await;
     flusher.flush_all().await.unwrap();
+    one(&external, "hot:passing", set(Expiry::In(3_600_000))).await;
     stripe(&external, Some(64)).await;
+    one(&external, "hot:lasting", set(Expiry::Clear)).await;
     let add = async |key: &str, count: i64| {
         let added = run(&external, |batch| (0..count).for_each(|_| _ = batch.push(key.as_bytes(), plain(1))));
         assert!(added.await.unwrap().replies.iter().all(|reply| reply.refusal.is_none()));
@@ -359,6 +404,9 @@ async fn stripes_come_to_the_tables_and_are_added_up() {
     assert!(shards.is_some_and(|shards| shards > 40), "{shards:?}");
     let meta = "SELECT shard_count::bigint FROM counter_meta WHERE counter_key = 'hot:a'";
     assert_eq!(number(meta).await, Some(64));
+    let passing = "SELECT count(*) FROM counter_shard_snapshot WHERE expires_at_ms IS NOT NULL";
+    assert_eq!(number(passing).await, Some(1));
+    assert_eq!(number(&format!("{passing} AND counter_key = 'hot:passing'")).await, Some(1));
     one(&external, "hot:a", Action::Delete(Condition::Always)).await;
     flusher.flush_all().await.unwrap();
     assert_eq!(number(total).await, None);
@@ -403,4 +451,47 @@ async fn stripes_are_rebuilt_from_the_tables() {
     add_all().await;
     assert_eq!(value(&external, "hot:a").await, 100, "every id was recognized");
     assert!((8..=16).contains(&stripes_of(&[&server], "hot:a")));
+}
+
+/// What was applied is exact, whatever the sum is; a sum beyond 64 bits is not.
+#[tokio::test(flavor = "multi_thread")]
+async fn replies_of_striped_counters_are_true() {
+    let server = Server::start();
+    let external = External::open(&server.url(), Options::default()).await.unwrap();
+    stripe(&external, Some(16)).await;
+    let add = async |delta: i64, id: usize| {
+        let told = run(&external, |batch| {
+            _ = batch.push_with_id(b"hot:a", plain(delta), format!("id {id}").as_bytes(), 0);
+        });
+        let batch = told.await.unwrap();
+        (batch.replies[0].clone(), batch.staleness_ms(0))
+    };
+    let is_exact = |reply: &Reply| {
+        !matches!(reply.detail.as_deref(), Some(quipu_counting::Detail::Seen { is_exact: false }))
+    };
+    let (first, staleness_ms) = add(1, 0).await;
+    assert_eq!((first.existed, staleness_ms), (false, 0), "all stripes were looked at");
+    for id in 1..40 {
+        let (reply, staleness_ms) = add(1, id).await;
+        assert!(reply.existed && is_exact(&reply), "{id}: {reply:?}");
+        assert_eq!((reply.cell.value, reply.difference()), (id as i64 + 1, 1));
+        assert!(staleness_ms <= 251);
+    }
+    let (_, before) = add(1, 40).await;
+    let (_, after) = add(1, 41).await;
+    assert!(before.max(after) > 0, "the other stripes are those of a moment ago");
+    // Two stripes are full.
+    let half = i64::MAX / 2 + 1;
+    let (mut id, mut beyond) = (100, 0);
+    while beyond < 3 {
+        let (reply, _) = add(half, id).await;
+        let is_done = reply.refusal.is_none();
+        assert_eq!(reply.difference(), if is_done { half.into() } else { 0 }, "{reply:?}");
+        beyond += usize::from(is_done);
+        id += 1;
+    }
+    let (down, _) = add(-5, id).await;
+    assert_eq!((down.refusal, down.difference(), is_exact(&down)), (None, -5, false), "{down:?}");
+    let read = one(&external, "hot:a", Action::Read).await;
+    assert!(read.cell.value == i64::MAX && !is_exact(&read), "{read:?}");
 }

@@ -54,6 +54,10 @@ fn strong(min: i64, max: i64) -> Option<Policy> {
     Some(Policy { strong: true, min: Some(min), max: Some(max), ..Policy::default() })
 }
 
+fn plain() -> Option<Policy> {
+    Some(Policy::default())
+}
+
 fn add(batch: &mut Batch, key: &str, delta: i64, id: &str) {
     batch.push_with_id(key.as_bytes(), Action::Add(Add::plain(delta)), id.as_bytes(), 0);
 }
@@ -170,6 +174,112 @@ async fn strong_counters_lie_in_rows() {
     let without = External::open(&redis.url(), Options::default()).await.unwrap();
     let refused = set_policy(&without, "x", strong(0, 1)).await.unwrap_err().to_string();
     assert!(refused.contains("--archive"), "{refused}");
+    // Who does not see the rows takes nothing away that lies there.
+    for (pattern, policy) in [("stock:*", None), ("stock:*", plain()), ("stock:1", plain())] {
+        let refused = set_policy(&without, pattern, policy).await.unwrap_err().to_string();
+        assert!(refused.contains("ask a node that has --archive"), "{refused}");
+    }
+    set_policy(&without, "likes", plain()).await.unwrap();
+    set_policy(&without, "likes", None).await.unwrap();
+}
+
+/// Their rows lie in the archive alone: who changes it brings them along, or gives up the policy.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_archive_without_the_rows_of_strong_counters_is_refused() {
+    let (redis, first, second, third) =
+        (Server::start(), Postgres::start(), Postgres::start(), Postgres::start());
+    let bind_anew = || {
+        let unbind = redis::cmd("HDEL").arg("{q-policies}:p").arg("archive").to_owned();
+        unbind.exec(&mut redis.connection()).unwrap();
+    };
+    let one = node(&redis, &first.url()).await;
+    set_policy(&one, "stock:*", strong(0, 10)).await.unwrap();
+    ask(&one, |batch| add(batch, "stock:1", 4, "a")).await.unwrap();
+    drop(one);
+    bind_anew();
+    let archive = || Some(Arc::new(Archive::new(&second.url()).unwrap()));
+    let refused = External::open_before(&redis.url(), archive(), Options::default()).await;
+    let refused = refused.err().unwrap().to_string();
+    assert!(refused.contains("stock:*") && refused.contains("pg_dump"), "{refused}");
+    let copy = format!(
+        "pg_dump -t 'counter_strong*' -t quipu_strong_migrations {} | psql -q {}",
+        first.url(),
+        second.url()
+    );
+    assert!(std::process::Command::new("sh").args(["-c", &copy]).output().unwrap().status.success());
+    let other = node(&redis, &second.url()).await;
+    let replies = ask(&other, |batch| {
+        add(batch, "stock:1", 4, "a");
+        add(batch, "stock:1", 5, "b");
+    });
+    assert_eq!(told(&replies.await.unwrap()), [(None, 4, true), (None, 9, false)]);
+    drop(other);
+    bind_anew();
+    let give_up = redis::cmd("HDEL").arg("{q-policies}:p").arg("=stock:*").to_owned();
+    give_up.exec(&mut redis.connection()).unwrap();
+    node(&redis, &third.url()).await;
+}
+
+/// Who is refused hears what PostgreSQL says.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_postgres_says_is_passed_on() {
+    let (redis, mut postgres) = (Server::start(), Postgres::start());
+    let node = node(&redis, &postgres.url()).await;
+    set_policy(&node, "stock:*", strong(0, 10)).await.unwrap();
+    ask(&node, |batch| add(batch, "stock:1", 1, "a")).await.unwrap();
+    let client = connect(&postgres.url()).await;
+    let lock = "BEGIN; LOCK TABLE counter_strong IN ACCESS EXCLUSIVE MODE";
+    client.batch_execute(lock).await.unwrap();
+    let refused = |key: &'static str| {
+        let node = Arc::clone(&node);
+        tokio::spawn(async move {
+            ask(&node, |batch| add(batch, key, 1, "b")).await.expect_err("nobody counts").to_string()
+        })
+    };
+    for waiting in ["stock:1", "stock:2", "stock:3", "stock:4"].map(refused) {
+        let said = waiting.await.unwrap();
+        assert!(said.contains("PostgreSQL") && said.contains("lock timeout"), "{said}");
+    }
+    client.batch_execute("ROLLBACK").await.unwrap();
+    postgres.stop();
+    for waiting in ["stock:1", "stock:2"].map(refused) {
+        let said = waiting.await.unwrap();
+        assert!(said.contains("PostgreSQL") && !said.contains("lock timeout"), "{said}");
+    }
+}
+
+/// Of all policies that match a counter the most specific one says where it lies: what others say does not move it.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_policy_hides_counters_of_another() {
+    let (redis, postgres) = (Server::start(), Postgres::start());
+    let node = node(&redis, &postgres.url()).await;
+    set_policy(&node, "credit:*", strong(0, 10)).await.unwrap();
+    set_policy(&node, "credit:free:*", plain()).await.unwrap();
+    ask(&node, |batch| {
+        add(batch, "credit:vip:1", 4, "a");
+        add(batch, "credit:free:1", 5, "a");
+        add(batch, "likes:1", 6, "a");
+    })
+    .await
+    .unwrap();
+    let refused = set_policy(&node, "credit:vip:*", plain()).await.unwrap_err().to_string();
+    assert!(refused.contains("1 counters of this pattern lie in PostgreSQL"), "{refused}");
+    let refused = set_policy(&node, "credit:free:*", None).await.unwrap_err().to_string();
+    assert!(refused.contains("1 counters of this pattern lie in Redis"), "{refused}");
+    // What stays where it is stands in nobody's way.
+    set_policy(&node, "credit:vip:*", strong(0, 20)).await.unwrap();
+    set_policy(&node, "likes:*", plain()).await.unwrap();
+    set_policy(&node, "credit:*", plain()).await.unwrap();
+    set_policy(&node, "credit:*", strong(0, 10)).await.unwrap();
+    set_policy(&node, "*", strong(0, 10)).await.unwrap();
+    set_policy(&node, "credit:vip:*", None).await.unwrap();
+    let replies = ask(&node, |batch| {
+        for key in ["credit:vip:1", "credit:free:1", "likes:1"] {
+            batch.push(key.as_bytes(), Action::Read);
+        }
+    });
+    let values: Vec<i64> = replies.await.unwrap().iter().map(|reply| reply.cell.value).collect();
+    assert_eq!(values, [4, 5, 6]);
 }
 
 const COUNTERS: usize = 6;

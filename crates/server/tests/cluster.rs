@@ -317,6 +317,9 @@ fn a_node_takes_the_place_of_one_that_lost_its_disk() {
     let mut servers = start_settled(&data);
     (0..40)
         .for_each(|number| add(&[&servers[0]], &format!("counter:{}", number % 10), &format!("id-{number}")));
+    // The machine gets a new disk, and keeps its address.
+    let nodes = servers[0].request("GET", "/api/v1/cluster", &[], "").json()["nodes"].clone();
+    let address = nodes[2]["address"].as_str().unwrap();
     servers.remove(2).kill();
     std::fs::remove_dir_all(&data[2]).unwrap();
     let first = data[0].to_str().unwrap();
@@ -325,7 +328,7 @@ fn a_node_takes_the_place_of_one_that_lost_its_disk() {
     let (invitation, fourth) = (folder.path().join("four.toml"), folder.path().join("node-4"));
     std::fs::write(&invitation, quipu(&["cluster", "replace", "3", "--data", first])).unwrap();
     let (invitation, place) = (invitation.to_str().unwrap(), fourth.to_str().unwrap());
-    quipu(&["cluster", "join", invitation, "--data", place, "--peer", &free_address()]);
+    quipu(&["cluster", "join", invitation, "--data", place, "--peer", address]);
     servers.push(Server::start(&fourth));
     wait_until(&servers[0], |cluster| {
         let nodes = cluster["nodes"].as_array().unwrap();
@@ -334,6 +337,28 @@ fn a_node_takes_the_place_of_one_that_lost_its_disk() {
     wait_for(&servers[2], 3, 16);
     servers.remove(1).kill();
     (0..10).for_each(|number| assert_eq!(value(&servers[1], &format!("counter:{number}")), 4));
+}
+
+#[test]
+fn the_first_node_founds_its_cluster_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = found(folder.path(), 3);
+    let mut servers = start_settled(&data);
+    add(&[&servers[0]], "likes", "id");
+    servers.remove(0).kill();
+    // All is lost but who it is, as if that came from a backup.
+    for entry in std::fs::read_dir(&data[0]).unwrap().map(Result::unwrap) {
+        match entry.file_type().unwrap().is_dir() {
+            _ if entry.file_name() == "cluster" => {}
+            true => std::fs::remove_dir_all(entry.path()).unwrap(),
+            false => std::fs::remove_file(entry.path()).unwrap(),
+        }
+    }
+    let mut back = Server::start(&data[0]);
+    let (status, log) = back.wait();
+    assert!(!status.success());
+    assert!(log.iter().any(|line| line.contains("another data folder is node 1")), "{log:?}");
+    assert_eq!(value(&servers[0], "likes"), 1);
 }
 
 #[test]

@@ -333,6 +333,10 @@ fn uniques_by_time() {
     assert!(!window["buckets"].as_array().unwrap().is_empty());
     let read = call(&server, "GET counters/week:1", None, "").json();
     assert_eq!((&read["value"], &read["kind"], &read["exact"]), (&json!(3), &json!("unique"), &json!(true)));
+    // It fades without being changed, so nobody may think to know it.
+    let tag = call(&server, "GET counters/week:1", None, "").header("etag").unwrap().to_owned();
+    let known = [("If-None-Match", tag.as_str())];
+    assert_eq!(server.request("GET", "/api/v1/counters/week:1", &known, "").status, 200);
     // What others merge of it is what it shows.
     let merged = call(&server, "POST counters/merged/merge", None, r#"{"sources":["week:1"]}"#).json();
     assert_eq!(merged["estimate"], json!(3));

@@ -6,6 +6,7 @@ mod support;
 
 use std::path::Path;
 use std::process::Output;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 use support::cluster::{found, start_settled};
@@ -29,19 +30,24 @@ fn value(server: &Server, key: &str) -> i64 {
     text(&server.client(&["get", key]).stdout).trim().parse().unwrap()
 }
 
+fn now() -> String {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis().to_string()
+}
+
 /// Runs it until no counter is too fresh to be judged.
 fn settled(server: &Server, source: &Path, more: &[&str]) -> Output {
-    let now = "9999-01-01T00:00:00Z";
-    let fixed = ["reconcile", "--source", source.to_str().unwrap(), "--as-of", now, "--settle", "1ms"];
-    let look = [&fixed[..], &["--json"]].concat();
+    let run = |more: &[&str]| {
+        let fixed = ["reconcile", "--source", source.to_str().unwrap(), "--as-of", &now(), "--settle", "1ms"];
+        server.client(&[&fixed[..], more].concat())
+    };
     wait_until("all counters rest", || {
-        let output = server.client(&look);
+        let output = run(&["--json"]);
         let lines = text(&output.stdout);
         let summary: Value =
             serde_json::from_str(lines.lines().last().unwrap_or_default()).unwrap_or_default();
         summary["summary"]["busy"] == 0
     });
-    server.client(&[&fixed[..], more].concat())
+    run(more)
 }
 
 fn file(folder: &Path, name: &str, content: &str) -> std::path::PathBuf {
@@ -117,6 +123,13 @@ fn a_file_is_compared_and_what_differs_is_corrected_once() {
     let runs = rows.iter().filter(|row| row["run"]["apply"] == true).count();
     let applied: u64 = rows.iter().filter_map(|row| row["summary"]["applied"].as_u64()).sum();
     assert_eq!((runs, applied), (3, 4), "{rows:?}");
+    // What was made and is missing again is made again.
+    for _ in 0..2 {
+        let deleted = server.request("DELETE", "/api/v1/counters/stock:new", &[], "");
+        assert_eq!(deleted.status, 200, "{deleted:?}");
+        let output = settled(&server, &truth, &["--apply", "--create-missing"]);
+        assert_eq!((output.status.code(), value(&server, "stock:new")), (Some(0), 2), "{output:?}");
+    }
 }
 
 #[test]
@@ -138,6 +151,26 @@ fn what_changed_since_is_not_judged() {
     assert_eq!(value(&server, "a"), 5);
     let judged = settled(&server, &truth, &["--apply"]);
     assert_eq!((judged.status.code(), value(&server, "a")), (Some(0), 50), "{judged:?}");
+}
+
+#[test]
+fn what_is_right_in_the_future_only_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("data"));
+    set(&server, &[("a", "5")]);
+    let truth = file(folder.path(), "truth.csv", "key,value\na,3\n");
+    let run = |more: &[&str]| {
+        let fixed = ["reconcile", "--source", truth.to_str().unwrap(), "--settle", "1ms", "--apply"];
+        let output = server.client(&[&fixed[..], more].concat());
+        (output.status.code(), text(&output.stderr))
+    };
+    let (code, said) = run(&["--as-of", "2999-01-01T00:00:00Z"]);
+    assert!(code == Some(2) && said.contains("--as-of lies in the future"), "{code:?} {said}");
+    let later = SystemTime::now() + Duration::from_secs(60);
+    std::fs::File::options().append(true).open(&truth).unwrap().set_modified(later).unwrap();
+    let (code, said) = run(&[]);
+    assert!(code == Some(2) && said.contains("was last written in the future"), "{code:?} {said}");
+    assert_eq!(value(&server, "a"), 5);
 }
 
 #[test]
@@ -253,7 +286,7 @@ fn a_person_sees_a_table() {
     let truth = file(folder.path(), "t.csv", "key,value\nlikes,2000\n");
     settled(&server, &truth, &[]);
     let source = truth.to_str().unwrap().to_owned();
-    let arguments = ["reconcile", "--source", &source, "--as-of", "9999-01-01T00:00:00Z", "--settle", "1ms"];
+    let arguments = ["reconcile", "--source", &source, "--as-of", &now(), "--settle", "1ms"];
     let mut command = server.client_command(&arguments);
     command.env("NO_COLOR", "1");
     let mut terminal = Terminal::spawn(command);

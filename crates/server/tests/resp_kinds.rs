@@ -217,6 +217,19 @@ fn holds_count_until_they_end_once() {
             ("Q.ADD stock -2 MIN 0", "*4|:0|:-2|:4|:0|"),
         ],
     );
+    // Of another life of its counter nobody knows a hold.
+    let gone = hold(&mut client, "Q.HOLD stock 1 600000");
+    let unknown = "-NOHOLD there is no such hold, nothing was changed; it is named by what was answered when it was made|";
+    tell(
+        &mut client,
+        &[
+            ("DEL stock", ":1|"),
+            (&format!("Q.VOID {gone}"), unknown),
+            ("INCR stock", ":1|"),
+            (&format!("Q.COMMIT {gone}"), unknown),
+            ("GET stock", "$1|1|"),
+        ],
+    );
 }
 
 #[test]
@@ -248,11 +261,11 @@ fn quotas_leave_room_or_say_no() {
             ("Q.WGET nosuch 1000", ":0|"),
             (
                 "Q.WGET plain 1000",
-                "-WRONGTYPE the counter counts something else (sums, uniques, or sums by time), nothing was changed|",
+                "-WRONGTYPE the counter counts something else (sums, uniques, or either of them by time), nothing was changed|",
             ),
             (
                 "Q.ACQUIRE plain 1 10 1000",
-                "-WRONGTYPE the counter keeps no such window: it counts without time, counts uniques, cuts time in another way, or in buckets too small for so long a window; nothing was counted; give 0 as the window for the counter's own, or use another key|",
+                "-WRONGTYPE the counter keeps no such window: it counts without time, counts uniques, cuts time in another way, or in buckets too small for so long a window, which a policy with that window changes; nothing was counted; give 0 as the window for the counter's own, or use another key|",
             ),
             ("Q.ACQUIRE api -1 10 1000", "-ERR the amount is negative|"),
             ("Q.ACQUIRE api 1 10 1000 HARD", "-ERR syntax error|"),

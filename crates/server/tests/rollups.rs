@@ -226,6 +226,14 @@ fn a_cluster_says_the_same_at_every_node() {
     servers.iter().for_each(verify);
     let eventual = "GET counters/hits:home?dims=tenant:a&consistency=eventual&maxStalenessMs=60000";
     assert!(servers.iter().all(|server| call(server, eventual, "", "").status == 200));
+    // Who takes a copy gets the cells too, whoever is asked.
+    let copy = |server: &Server| {
+        let asked = r#"{"keys":["hits:home"],"bodies":true}"#;
+        call(server, "POST counters/batch-get", "", asked).json()["results"][0]["body"].clone()
+    };
+    let first = copy(&servers[0]);
+    assert!(first.as_str().is_some_and(|body| body.len() > 100), "{first}");
+    assert!(servers.iter().all(|server| copy(server) == first));
     servers.into_iter().for_each(Server::kill);
     let servers = start_settled(&data);
     servers.iter().for_each(verify);

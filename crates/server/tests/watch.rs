@@ -143,10 +143,11 @@ fn who_comes_back_misses_nothing_and_hears_nothing_twice() {
     texts.sort();
     assert_eq!(texts, ["k=1", "p:1=4", "p:2 gone"]);
 
-    // Of something else nothing was noted.
-    let id = missed[0].id.as_deref();
-    let mut other = Events::resume(server.http, "prefix=o", id);
-    assert_eq!(other.texts_until("ready"), ["reset", "other=1", "ready"]);
+    // Of something else nothing was noted, not even since the newest event.
+    for (id, prefix) in [(&missed[0].id, "o"), (&missed[2].id, "ot")] {
+        let mut other = Events::resume(server.http, &format!("prefix={prefix}"), id.as_deref());
+        assert_eq!(other.texts_until("ready"), ["reset", "other=1", "ready"]);
+    }
     for id in ["0123456789abcdef-7", "nonsense", "-", "\u{e4}"] {
         let mut other = Events::resume(server.http, "key=k&prefix=p:3", Some(id));
         assert_eq!(other.texts_until("ready"), ["reset", "k=1", "p:3=1", "ready"], "{id}");

@@ -4,7 +4,7 @@
 //! and comes to the same. Keys are written out, because a replica may begin anywhere.
 //!
 //! ```text
-//! batch    := requests:v request*  groups:v group*  [origins:v (start:v (0 | 1 origin))*]     origins: at least one, see `crate::audit`
+//! batch    := requests:v request*  groups:v group*  [origins:v (start:v (0 | 1 origin))* [1]]     see `crate::audit`; 1: wants whole counters
 //! request  := verb:1 key [id index:v] argument*     verb: bit 7 says that an id follows; the rest is
 //!             0 read                               1 check: condition
 //!             2 add 1, nothing else asked          3 add, nothing else asked: delta:z
@@ -62,7 +62,7 @@ pub fn put_batch(out: &mut Vec<u8>, batch: &Batch) {
     for group in &batch.groups {
         put_group(out, batch, group);
     }
-    if batch.origins().is_empty() {
+    if batch.origins().is_empty() && !batch.wants_whole {
         return;
     }
     put_varint(out, batch.origins().len() as u64);
@@ -70,6 +70,9 @@ pub fn put_batch(out: &mut Vec<u8>, batch: &Batch) {
         put_varint(out, *start as u64);
         out.push(u8::from(origin.is_some()));
         origin.iter().for_each(|origin| put_origin(out, origin));
+    }
+    if batch.wants_whole {
+        out.push(1);
     }
 }
 
@@ -91,6 +94,7 @@ pub fn read_batch(reader: &mut Reader<'_>, batch: &mut Batch) -> Result<(), Malf
     }
     if !reader.is_empty() {
         read_origins(reader, batch)?;
+        batch.wants_whole = !reader.is_empty() && reader.flag()?;
     }
     Ok(())
 }
@@ -106,7 +110,7 @@ fn read_origins(reader: &mut Reader<'_>, batch: &mut Batch) -> Result<(), Malfor
         let origin = if reader.flag()? { Some(Arc::new(read_origin(reader)?)) } else { None };
         origins.push((start, origin));
     }
-    if origins.is_empty() {
+    if origins.is_empty() && reader.is_empty() {
         return Err(Malformed("no origin where there should be one"));
     }
     batch.set_origins(origins);
@@ -116,8 +120,8 @@ fn read_origins(reader: &mut Reader<'_>, batch: &mut Batch) -> Result<(), Malfor
 /// The most bytes that the bodies of counters take in one answer, as long as each is no larger itself. Far less than a message may have.
 pub const BODIES_BYTES_MAX: usize = 32 << 20;
 
-/// Appends replies. A body that several of them show is there once; what is beyond [`BODIES_BYTES_MAX`] is refused.
-pub fn put_replies(out: &mut Vec<u8>, replies: &[Reply]) {
+/// Appends replies, with whole counters or without the cells of their roll-ups. A body that several of them show is there once; what is beyond [`BODIES_BYTES_MAX`] is refused.
+pub fn put_replies(out: &mut Vec<u8>, replies: &[Reply], with_rollups: bool) {
     put_varint(out, replies.len() as u64);
     let bodies_to = out.len() + BODIES_BYTES_MAX;
     let mut shown: HashMap<*const Body, usize> = HashMap::new();
@@ -152,7 +156,7 @@ pub fn put_replies(out: &mut Vec<u8>, replies: &[Reply]) {
                 out.push(SHOWN_BEFORE);
                 put_varint(out, before as u64);
             }
-            (Some(detail), None) => put_detail(out, detail),
+            (Some(detail), None) => put_detail(out, detail, with_rollups),
             (None, _) => {}
         }
     }
@@ -194,12 +198,15 @@ fn read_shown(reader: &mut Reader<'_>, replies: &[Reply]) -> Result<Arc<Detail>,
     before.and_then(|reply| reply.detail.clone()).ok_or(Malformed("a detail that was not shown before"))
 }
 
-fn put_detail(out: &mut Vec<u8>, detail: &Detail) {
+fn put_detail(out: &mut Vec<u8>, detail: &Detail, with_rollups: bool) {
     match detail {
         Detail::Body(body, frame) => {
             out.push(0);
             let mut bytes = Vec::new();
-            body.put_without_rollups(&mut bytes);
+            match with_rollups {
+                true => body.put(&mut bytes),
+                false => body.put_without_rollups(&mut bytes),
+            }
             put_bytes(out, &bytes);
             out.push(u8::from(frame.is_some()));
             if let Some(frame) = frame {
@@ -728,6 +735,22 @@ mod tests {
     }
 
     #[test]
+    fn who_wants_whole_counters_says_so() {
+        let mut batch = Batch::default();
+        batch.push(b"likes", Action::Read);
+        for wants_whole in [false, true] {
+            batch.wants_whole = wants_whole;
+            let (mut bytes, mut read) = (Vec::new(), Batch::default());
+            put_batch(&mut bytes, &batch);
+            read_batch(&mut Reader::new(&bytes), &mut read).unwrap();
+            assert_eq!(read.wants_whole, wants_whole);
+            let mut more = Batch::default();
+            more.append(&read);
+            assert_eq!(more.wants_whole, wants_whole);
+        }
+    }
+
+    #[test]
     fn replies_are_read_as_written() {
         let cell = Cell { value: i64::MIN, version: u64::MAX, updated_at_ms: 3, birth: 4, expires_at_ms: 5 };
         let declared = Declared::new(&[vec!["day".into()], vec!["tenant".into()]]).unwrap().unwrap();
@@ -749,7 +772,7 @@ mod tests {
             detailed(Detail::Declared(declared.clone())),
         ];
         let mut bytes = Vec::new();
-        put_replies(&mut bytes, &replies);
+        put_replies(&mut bytes, &replies, false);
         assert_eq!(read_replies(&mut Reader::new(&bytes)).unwrap(), replies);
     }
 
@@ -810,13 +833,13 @@ mod tests {
         let same = body(100_000);
         let mut bytes = Vec::new();
         let replies = vec![shown(&same); 1_000];
-        put_replies(&mut bytes, &replies);
+        put_replies(&mut bytes, &replies, false);
         assert!(bytes.len() < 100_000, "{}", bytes.len());
         assert_eq!(read_replies(&mut Reader::new(&bytes)).unwrap(), replies);
 
         bytes.clear();
         let many: Vec<Reply> = (0..4_000).map(|_| shown(&Arc::new(Body::clone(&same)))).collect();
-        put_replies(&mut bytes, &many);
+        put_replies(&mut bytes, &many, false);
         assert!(bytes.len() < BODIES_BYTES_MAX + (1 << 20), "{}", bytes.len());
         let read = read_replies(&mut Reader::new(&bytes)).unwrap();
         assert_eq!(read.len(), many.len());

@@ -74,6 +74,7 @@ pub const fn of_refusal(refusal: Refusal) -> &'static Presentation {
         Refusal::TooManyCells => &TOO_MANY_CELLS,
         Refusal::Overloaded => &OVERLOADED,
         Refusal::NotMember => &NOT_MEMBER,
+        Refusal::NoHold => &NO_HOLD,
     }
 }
 
@@ -92,7 +93,7 @@ pub const fn of_unavailable(reason: &Unavailable) -> &'static Presentation {
 
 /// What who asks for a limit in a window hears, where the counter cannot tell what was counted in it.
 pub const NO_SUCH_WINDOW: &str = "the counter keeps no such window: it counts without time, counts uniques, cuts time in another way, or in \
-                                  buckets too small for so long a window; nothing was counted";
+                                  buckets too small for so long a window, which a policy with that window changes; nothing was counted";
 
 /// What the caller reads of a refusal, without the prefix, with what the reply knows beyond it.
 pub fn text(refusal: Refusal, reply: &Reply) -> Cow<'static, str> {
@@ -218,7 +219,7 @@ static OUTCOME_UNKNOWN: Presentation =
 
 static WRONG_KIND: Presentation = row(
     "WRONGTYPE",
-    "the counter counts something else (sums, uniques, or sums by time), nothing was changed",
+    "the counter counts something else (sums, uniques, or either of them by time), nothing was changed",
     false,
     409,
     3,
@@ -230,6 +231,14 @@ static NO_LIMIT: Presentation =
     row("ERR", "no limit: give one, or store it in a policy, nothing was counted", false, 400, 2, false);
 static HOLD_ENDED: Presentation =
     row("HOLD", "the hold was committed, voided or has expired, nothing was changed", false, 409, 4, false);
+static NO_HOLD: Presentation = row(
+    "NOHOLD",
+    "there is no such hold, nothing was changed; it is named by what was answered when it was made",
+    false,
+    404,
+    4,
+    false,
+);
 static BEYOND_HOLD: Presentation =
     row("HOLD", "that is more than the hold has set aside, nothing was changed", false, 409, 3, false);
 static TOO_MANY_HOLDS: Presentation = row(

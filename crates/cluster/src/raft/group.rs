@@ -292,6 +292,14 @@ impl<M: State> Group<M> {
         self.metrics(|metrics| metrics.membership_config.nodes().map(|(node, ())| *node).collect())
     }
 
+    /// The same, with those who belonged to it before a change that is not agreed on yet.
+    pub fn all_members(&self) -> BTreeSet<NodeId> {
+        let agreed = self.metrics(|metrics| {
+            metrics.committed_membership_config.nodes().map(|(node, ())| *node).collect::<BTreeSet<_>>()
+        });
+        &self.members() | &agreed
+    }
+
     /// Whether exactly these have a say, for certain and with no change under way.
     pub fn is_of(&self, nodes: &BTreeSet<NodeId>) -> bool {
         self.metrics(|metrics| {
@@ -308,6 +316,7 @@ impl<M: State> Group<M> {
         if self.members().contains(&node) {
             return Ok(());
         }
+        self.may_change_members()?;
         self.raft.add_learner(node, (), false).await.map(|_| ()).map_err(|error| error.to_string())
     }
 
@@ -334,13 +343,24 @@ impl<M: State> Group<M> {
 
     /// Lets exactly these nodes have a say; who had one and has none now is let go of. Only a leader can.
     pub async fn set_voters(&self, nodes: BTreeSet<NodeId>) -> Result<(), String> {
+        self.may_change_members()?;
         self.raft.change_membership(nodes, false).await.map(|_| ()).map_err(|error| error.to_string())
     }
 
     /// Lets go of those who only listen. Only a leader can.
     pub async fn drop_listeners(&self, nodes: BTreeSet<NodeId>) -> Result<(), String> {
+        self.may_change_members()?;
         let change = ChangeMembers::RemoveNodes(nodes);
         self.raft.change_membership(change, false).await.map(|_| ()).map_err(|error| error.to_string())
+    }
+
+    /// One who leads on for a moment after being let go of leaves the next change to who leads then: openraft forbids it.
+    fn may_change_members(&self) -> Result<(), String> {
+        match self.metrics(|metrics| metrics.membership_config.nodes().any(|(node, ())| *node == metrics.id))
+        {
+            true => Ok(()),
+            false => Err("this node does not belong to it any more; who leads next goes on".into()),
+        }
     }
 
     /// Makes everything up to here part of a snapshot and nothing else: whoever joins later starts from that.
@@ -535,6 +555,10 @@ impl<M: State> Group<M> {
         match kind {
             1 => {
                 let request = message::read_append(reader).map_err(malformed)?;
+                if !request.entries.is_empty() && self.log.waits_for_room() {
+                    // Behind what waits already, all that the leader sends again and again would gather in memory.
+                    return Err("the disk is full".into());
+                }
                 let response = self.raft.append_entries(request).await.map_err(|error| error.to_string())?;
                 if !matches!(response, AppendEntriesResponse::HigherVote(_)) {
                     self.standing.promise();

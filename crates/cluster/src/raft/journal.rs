@@ -91,7 +91,11 @@ impl Group {
     }
 
     fn forget(&mut self) {
-        *self = Group { vote: self.vote, complete_at: u64::MAX, ..Group::default() };
+        self.begin_anew(u64::MAX);
+    }
+
+    fn begin_anew(&mut self, complete_at: u64) {
+        *self = Group { vote: self.vote, complete_at, ..Group::default() };
     }
 
     fn range(&self, range: &impl RangeBounds<u64>) -> impl Iterator<Item = &Held> {
@@ -155,7 +159,7 @@ impl JournalReader {
             0x03 => group.truncate(reader.varint()?),
             0x04 => group.purge(read_log_id(&mut reader)?),
             0x06 => group.forget(),
-            0x07 => group.complete_at = reader.varint()?,
+            0x07 => group.begin_anew(reader.varint()?),
             _ => return Err(Malformed("unknown record; written by a newer version?")),
         }
         if reader.is_empty() { Ok(()) } else { Err(Malformed("more than a record")) }
@@ -170,7 +174,8 @@ impl JournalReader {
     /// their segments.
     pub fn finish(mut self, log: Arc<Log>, applied: impl Fn(usize) -> Option<LogId>) -> Arc<Journal> {
         for (number, group) in self.groups.iter_mut().enumerate() {
-            if let Some(applied) = applied(number) {
+            // Of a group that was given up a checkpoint may be left, if that broke off.
+            if let Some(applied) = applied(number).filter(|_| group.complete_at != u64::MAX) {
                 group.purge(applied);
             }
         }
@@ -287,7 +292,7 @@ impl Journal {
         put_varint(&mut record, complete_at);
         let mut group = self.groups[number].lock();
         let end = self.append(&record)?;
-        group.complete_at = complete_at;
+        group.begin_anew(complete_at);
         drop(group);
         self.log.commit(end)
     }

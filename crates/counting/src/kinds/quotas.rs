@@ -166,10 +166,21 @@ impl Deciding<'_> {
         verdict
     }
 
+    /// A counter that is gone, or in another life, or has not come to that number yet, never had such a hold.
+    fn why_no_hold(&self, birth: u64, number: u64) -> Refusal {
+        let may_have_had = self.live.is_some_and(|cell| cell.birth == birth && number <= cell.version);
+        match may_have_had || self.ruled.rules < RULES_OF_HOLDS {
+            true => Refusal::HoldEnded,
+            false => Refusal::NoHold,
+        }
+    }
+
     pub(super) fn end(&mut self, birth: u64, number: u64, ending: Ending) -> Verdict {
         let is_same = self.live.is_some_and(|cell| cell.birth == birth);
         let held = self.body.as_ref().and_then(|body| body.holds.get(number, self.now_ms));
-        let (true, Some(hold)) = (is_same, held) else { return self.refuse(Refusal::HoldEnded) };
+        let (true, Some(hold)) = (is_same, held) else {
+            return self.refuse(self.why_no_hold(birth, number));
+        };
         let amount = match ending {
             Ending::Void => 0,
             Ending::Commit(None) => hold.amount,
@@ -186,7 +197,8 @@ impl Deciding<'_> {
         let value = self.live.map_or(0, |cell| cell.value);
         let Some(value) = value.checked_add(amount) else { return self.refuse(Refusal::Overflow) };
         let now_ms = self.now_ms;
-        if let Err(refusal) = self.values(&[], now_ms).and_then(|values| self.tally(amount, now_ms, values)) {
+        let tallied = self.values(&[], now_ms).and_then(|values| self.tally(amount, now_ms, values, true));
+        if let Err(refusal) = tallied {
             return self.refuse(refusal);
         }
         self.happens(Event::End(number));

@@ -1,6 +1,8 @@
 //! Amounts set aside.
 
+use quipu_counting::Refusal;
 use quipu_counting::hold::HOLDS_MAX;
+use quipu_counting::kinds::RULES_OF_HOLDS;
 
 use super::*;
 
@@ -16,7 +18,7 @@ fn reserving_and_ending() {
             (2, commit_some(1, 2), "2"),
             (3, commit(1), "no hold-ended"),
             (3, void(1), "no hold-ended"),
-            (4, commit(9), "no hold-ended"),
+            (4, commit(9), "no no-such-hold"),
             (50, void(2), "2"),
             (50, commit(2), "no hold-ended"),
             // From its last millisecond on it is nobody's.
@@ -29,6 +31,16 @@ fn reserving_and_ending() {
             (80, commit(8), "7"),
         ],
     );
+}
+
+/// What was decided by the rules before these is decided so again.
+#[test]
+fn a_hold_that_never_was_has_ended_by_older_rules() {
+    let mut counter = Counter::default();
+    counter.ask(START_MS, &reserve(3, 100));
+    for (rules, refusal) in [(RULES_OF_HOLDS - 1, Refusal::HoldEnded), (RULES_OF_HOLDS, Refusal::NoHold)] {
+        assert_eq!(counter.ask_by(rules, START_MS, &commit(9)).refusal, Some(refusal));
+    }
 }
 
 #[test]
@@ -69,10 +81,10 @@ fn holds_belong_to_one_life() {
         &[
             (0, reserve(3, 100), "0 hold 1 until 100"),
             (1, delete(), "none"),
-            (2, commit(1), "no hold-ended"),
+            (2, commit(1), "no no-such-hold"),
             (3, reserve(3, 100), "0 hold 1 until 103"),
             // The same number, of another counter.
-            (4, commit(1), "no hold-ended"),
+            (4, commit(1), "no no-such-hold"),
             (5, plain(Action::End { birth: 4, number: 1, ending: Ending::Void }), "0"),
         ],
     );
@@ -81,7 +93,7 @@ fn holds_belong_to_one_life() {
         &[
             (0, reserve(3, 100), "0 hold 1 until 100"),
             (1, expire(10), "0"),
-            (11, commit(1), "no hold-ended"),
+            (11, commit(1), "no no-such-hold"),
             (11, add(1), "1"),
             (12, read(), "1"),
         ],
@@ -92,7 +104,7 @@ fn holds_belong_to_one_life() {
         Counter::default(),
         &[
             (0, at_once(Expiry::At(5)), "none hold 1 until 100"),
-            (1, commit(1), "no hold-ended"),
+            (1, commit(1), "no no-such-hold"),
             (1, add(1), "1"),
             (2, at_once(Expiry::At(5)), "none hold 2 until 102"),
             (3, read(), "none"),

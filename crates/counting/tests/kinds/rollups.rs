@@ -258,7 +258,13 @@ impl Counter {
 #[test]
 fn cells_and_groups_are_bounded() {
     let mut counter = Counter::under(by(&[&["user"]]));
+    assert_eq!(counter.ask(START_MS, &reserve(5, HOUR_MS)).refusal, None);
     counter.fill("user", |number| number.to_string());
+    // Who gives back what was set aside needs no room, and who was promised some has it.
+    assert_eq!(counter.ask(START_MS, &void(1)).refusal, None);
+    let number = counter.ask(START_MS, &reserve(5, HOUR_MS)).cell.version;
+    assert_eq!(counter.ask(START_MS, &commit(number)).refusal, None);
+    assert_eq!(counter.ask(START_MS, &add(-5)).refusal, None, "of no dimension");
     assert_eq!(
         counter.ask(START_MS, &add_for(1, &[("user", "one more")])).refusal,
         Some(Refusal::TooManyCells)

@@ -87,7 +87,7 @@ fn overwriting() {
             (2, add(1), "6"),
             (2, reserve(1, 100), "6 hold 4 until 102"),
             (3, sketch(), "2"),
-            (4, commit(4), "no hold-ended"),
+            (4, commit(4), "no no-such-hold"),
             (4, observe(&["x"]), "2 exactly applied 0"),
             (5, overwrite(-1), "-1"),
         ],

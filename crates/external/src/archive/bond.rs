@@ -14,6 +14,7 @@ use super::{Archive, ArchiveError, migrate};
 use crate::epoch;
 use crate::groups::POLICIES;
 use crate::masters::{Links, Map};
+use crate::policies::{self, PoliciesError};
 
 /// The field of the hash of policies that names the archive.
 pub(crate) const FIELD: &str = "archive";
@@ -118,10 +119,11 @@ pub(super) fn in_use() -> String {
 }
 
 impl Archive {
-    /// What it says of itself.
-    pub(crate) async fn look(&self) -> Result<Looked, ArchiveError> {
+    /// What it says of itself. In one that is not that of this Redis no tables are made.
+    pub(crate) async fn look(&self, links: &Links, map: &Map) -> Result<Looked, ArchiveError> {
         let mut client = self.connect().await?;
         in_time(START_MAX, async {
+            refuse_other(&client, links, map).await?;
             migrate(&mut client).await?;
             looked(&client).await
         })
@@ -133,6 +135,7 @@ impl Archive {
         let client = self.connect().await?;
         in_time(START_MAX, async {
             bind(&client, links, map, epoch).await?;
+            self.note_bound();
             doubt_what_is_behind(&client, links, map, epoch).await
         })
         .await
@@ -162,6 +165,9 @@ pub(super) async fn bind(client: &Client, links: &Links, map: &Map, epoch: &str)
         return Err(why);
     }
     let address = map.of_policies().ok_or_else(crate::external::nobody)?;
+    if claimed.archive.is_none() {
+        refuse_without_rows(client, links, address).await?;
+    }
     let set = redis::cmd("HSETNX").arg(POLICIES).arg(FIELD).arg(&looked.identity).to_owned();
     links.ask(address, &set).await?;
     check(client, links, map).await?;
@@ -170,6 +176,30 @@ pub(super) async fn bind(client: &Client, links: &Links, map: &Map, epoch: &str)
     let home = "INSERT INTO counter_home (address) SELECT unnest($1::text[]) ON CONFLICT DO NOTHING";
     client.execute(home, &[&claimed.addresses]).await?;
     Ok(())
+}
+
+/// Policies that want strong counters are older than this bond: those counters lie in the archive of before, and in no stream. Tables for
+/// them that are here already were brought from there.
+async fn refuse_without_rows(client: &Client, links: &Links, address: &str) -> Result<(), ArchiveError> {
+    let stored = policies::all(&links.ask(address, &policies::all_command()).await?);
+    let stored = stored.map_err(|error| match error {
+        PoliciesError::Redis(error) => ArchiveError::Redis(error),
+        other => ArchiveError::Unfit(other.to_string()),
+    })?;
+    let strong = stored.policies.iter().filter(|(_, policy)| policy.strong);
+    let strong: Vec<String> =
+        strong.map(|(pattern, _)| String::from_utf8_lossy(pattern).into_owned()).collect();
+    let Some(first) = strong.first() else { return Ok(()) };
+    let has_rows = client.query_one("SELECT to_regclass('counter_strong') IS NOT NULL", &[]).await?;
+    if has_rows.get(0) {
+        return Ok(());
+    }
+    Err(ArchiveError::Unfit(format!(
+        "policies want strong counters ({}), whose rows lie in the archive of before and nowhere else, and this database has none. \
+         Copy them here first: pg_dump -t 'counter_strong*' -t quipu_strong_migrations OLD | psql NEW. If none were ever counted, or \
+         they are to be given up, remove the policies instead: redis-cli HDEL {POLICIES} '={first}'",
+        strong.join(", ")
+    )))
 }
 
 /// Has nobody count in groups that have come back older than they were.
@@ -213,11 +243,12 @@ pub(super) async fn check(client: &Client, links: &Links, map: &Map) -> Result<b
 
 /// What is left of a Redis that is archived elsewhere is not brought back from here.
 pub(super) async fn refuse_other(client: &Client, links: &Links, map: &Map) -> Result<(), ArchiveError> {
-    let claimed = Claimed::ask(links, map).await?;
-    let ours = identity(client).await?;
-    match claimed.archive {
-        Some(other) if other != ours => Err(ArchiveError::Unfit(bound_to_another(&other, &ours))),
-        _ => Ok(()),
+    let Some(named) = Claimed::ask(links, map).await?.archive else { return Ok(()) };
+    let is_new = client.query_one("SELECT to_regclass('counter_archive') IS NULL", &[]).await?;
+    let ours = if is_new.get(0) { "new".to_owned() } else { identity(client).await? };
+    match named == ours {
+        true => Ok(()),
+        false => Err(ArchiveError::Unfit(bound_to_another(&named, &ours))),
     }
 }
 

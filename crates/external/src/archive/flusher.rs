@@ -9,12 +9,12 @@
 //! what a dead flusher had in its hands is simply still there.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use redis::{Pipeline, Value};
+use redis::{Pipeline, RedisResult, Value};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio_postgres::{Client, Transaction};
 
@@ -28,7 +28,7 @@ use super::watermark::{self, ANY, FREE, Judged, Watermark};
 use super::{Archive, ArchiveError, bond, producers, shards};
 use crate::epoch;
 use crate::external::External;
-use crate::groups::{self, GROUPS, POLICIES};
+use crate::groups::{self, GROUPS};
 use crate::masters::Links;
 
 /// How a flusher works.
@@ -40,7 +40,7 @@ pub struct FlusherOptions {
     pub entries: usize,
     /// Whether every change gets a row in `counter_delta_log`.
     pub keeps_log: bool,
-    /// How long rows in `counter_idempotency` are kept.
+    /// How long rows in `counter_idempotency` are kept, unless ids are remembered longer.
     pub id_window: Duration,
 }
 
@@ -71,6 +71,8 @@ pub struct Flusher {
     has_bound: AtomicBool,
     /// Whether others use the archive on another Redis.
     pub(super) is_in_use: AtomicBool,
+    /// How often the number of entries was halved that are read at once, by group.
+    halvings: Vec<AtomicU32>,
 }
 
 /// What a turn came to.
@@ -78,6 +80,17 @@ pub struct Flusher {
 struct Turned {
     events: u64,
     /// What stands in the way of some of them, or of all.
+    problem: Option<String>,
+}
+
+/// What lies in the streams, as far as that is known.
+#[derive(Default)]
+struct Waiting {
+    /// Groups in whose streams something lies.
+    groups: Vec<u16>,
+    /// Those in which nothing does.
+    drained: Vec<u16>,
+    /// Why it is not known of others.
     problem: Option<String>,
 }
 
@@ -96,12 +109,15 @@ const STREAMS_AT_ONCE: usize = 2;
 const PURGE_INTERVAL: Duration = Duration::from_secs(60);
 /// So many at a time, and again at once while there are as many.
 const PURGE_ROWS: u64 = 10_000;
-/// Streams that are drained are noted, and policies are looked at, so often.
+/// Streams that are drained are noted so often.
 const NOTE_INTERVAL_MS: i64 = 1_000;
 /// Totals of counters in stripes are added up so often.
 const COMPACT_INTERVAL: Duration = Duration::from_secs(2);
 /// What goes on failing is said so often.
 const COMPLAINT_INTERVAL: Duration = Duration::from_secs(30);
+
+/// With so many halvings one entry is read at a time, however many were wanted.
+const HALVINGS_MAX: u32 = 16;
 
 /// Bodies that are read at once: most have some kilobytes, few have megabytes.
 const BODIES_AT_ONCE: usize = 64;
@@ -132,10 +148,11 @@ impl Flusher {
             archive,
             options,
             noted_ms: AtomicI64::new(0),
-            policies_version: AtomicU64::new(u64::MAX),
+            policies_version: AtomicU64::new(0),
             name: format!("{:016x}", SmallRng::from_os_rng().random::<u64>()),
             has_bound: AtomicBool::new(false),
             is_in_use: AtomicBool::new(false),
+            halvings: (0..GROUPS).map(|_| AtomicU32::new(0)).collect(),
         }
     }
 
@@ -225,21 +242,23 @@ impl Flusher {
         let (asked_at_ms, ours, mut turned) = (wall_ms(), self.external.epoch(), Turned::default());
         let is_noting = asked_at_ms - self.noted_ms.load(Ordering::Relaxed) >= NOTE_INTERVAL_MS;
         if worker == 0 && is_noting {
-            self.look_for_gaps(client, &ours).await?;
+            turned.problem = self.look_for_gaps(client, &ours).await?;
         }
-        let (mut waiting, drained) = self.waiting(&ours).await?;
-        let first = waiting.len() * (worker % STREAMS_AT_ONCE) / STREAMS_AT_ONCE;
-        waiting.rotate_left(first);
-        for group in &waiting {
+        let Waiting { mut groups, drained, problem } = self.waiting(&ours).await;
+        turned.problem = problem.or(turned.problem);
+        let first = groups.len() * (worker % STREAMS_AT_ONCE) / STREAMS_AT_ONCE;
+        groups.rotate_left(first);
+        for group in &groups {
             match self.flush_group(client, *group, FREE, &ours).await {
-                // Others are not concerned.
-                Err(ArchiveError::Foreign(why)) => turned.problem = Some(why),
+                Err(error) if error.is_of_one_group() => turned.problem = Some(error.to_string()),
                 events => turned.events += events?,
             }
         }
         if worker == 0 && is_noting {
             self.noted_ms.store(asked_at_ms, Ordering::Relaxed);
             self.note_drained(client, &drained, asked_at_ms, &ours).await?;
+        }
+        if worker == 0 {
             self.flush_policies(client, &ours).await?;
         }
         Ok(turned)
@@ -252,6 +271,7 @@ impl Flusher {
         if !self.has_bound.load(Ordering::Relaxed) {
             bond::bind(client, &self.links, &map, &self.external.epoch()).await?;
             self.has_bound.store(true, Ordering::Relaxed);
+            self.archive.note_bound();
         }
         if self.is_in_use.load(Ordering::Relaxed) {
             return Err(ArchiveError::InUse(bond::in_use()));
@@ -259,8 +279,9 @@ impl Flusher {
         bond::check(client, &self.links, &map).await
     }
 
-    /// Compares all streams with their watermarks, also those in which nothing lies; and brings to the tables what they lack.
-    async fn look_for_gaps(&self, client: &mut Client, ours: &str) -> Result<(), ArchiveError> {
+    /// Compares all streams with their watermarks, also those in which nothing lies; and brings to the tables what they lack. Says what
+    /// stands in the way of that for some of them.
+    async fn look_for_gaps(&self, client: &mut Client, ours: &str) -> Result<Option<String>, ArchiveError> {
         // The watermarks first: what a stream has had by then only grows.
         let known = watermark::all(client).await?;
         if let Some(newer) = known.iter().find(|known| epoch::is_newer(&known.epoch, ours)) {
@@ -268,13 +289,14 @@ impl Flusher {
         }
         let map = self.external.map();
         let places: Vec<Place> = known.iter().map(|known| known.place).collect();
-        let found = streams::positions(&self.links, &map, &places).await?;
+        let (found, failed) = streams::known_positions(&self.links, &map, &places).await;
+        let mut problem = failed.map(|error| ArchiveError::from(error).to_string());
         for (known, found) in known.iter().zip(found) {
             let judged = found.map(|found| known.judge(&found));
             if known.epoch != ours || judged.is_some_and(|judged| judged != Judged::Whole) {
                 // Nobody else is at it then, and it is certain.
                 match self.flush_group(client, known.group, FREE, ours).await {
-                    Err(ArchiveError::Foreign(_)) => {}
+                    Err(error) if error.is_of_one_group() => problem = Some(error.to_string()),
                     flushed => _ = flushed?,
                 }
             }
@@ -283,9 +305,13 @@ impl Flusher {
         let unseeded = lacking.iter().filter(|known| !known.is_whole()).count();
         self.archive.facts.unseeded_groups.store(unseeded as u64, Ordering::Relaxed);
         if lacking.iter().any(|known| known.whole_from.is_none() && known.epoch == ours) {
-            self.seed(client, ours).await?;
+            match self.seed(client, ours).await {
+                // What others have is flushed meanwhile.
+                Err(error @ ArchiveError::Redis(_)) => problem = Some(error.to_string()),
+                seeded => seeded?,
+            }
         }
-        Ok(())
+        Ok(problem)
     }
 
     /// Streams in which nothing was: all that was counted there before is in the tables.
@@ -308,36 +334,27 @@ impl Flusher {
 
     /// Policies are lost with everything else: they are kept in the tables too.
     async fn flush_policies(&self, client: &Client, epoch: &str) -> Result<(), ArchiveError> {
-        let version = self.external.policies_version();
-        if version == self.policies_version.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let Some(address) = self.external.map().of_policies().map(str::to_owned) else { return Ok(()) };
-        let all = redis::cmd("HGETALL").arg(POLICIES).to_owned();
-        let fields: Vec<(Vec<u8>, Vec<u8>)> = self.links.ask_for(&address, &all).await?;
-        if !fields.iter().any(|(name, value)| name == b"epoch" && value == epoch.as_bytes()) {
-            return Ok(());
-        }
-        let found = fields.iter().find(|(name, _)| name == b"version");
-        let found = found.and_then(|(_, value)| std::str::from_utf8(value).ok()?.parse::<i64>().ok());
-        let found = found.unwrap_or(0);
-        let kept = fields.into_iter().filter(|(name, _)| name != b"epoch" && name != b"complete");
-        let fields: Vec<Vec<u8>> = kept.flat_map(|(name, value)| [name, value]).collect();
+        let after = self.policies_version.load(Ordering::Relaxed);
+        let Some((version, fields)) = self.external.policies_after(after) else { return Ok(()) };
+        let kept = i64::try_from(version).unwrap_or(i64::MAX);
         let keep = "INSERT INTO counter_policies (epoch, version, fields)
             SELECT $1, $2, $3 WHERE EXISTS (SELECT 1 FROM counter_watermark WHERE epoch = $1)
             ON CONFLICT (only_row) DO UPDATE
                 SET epoch = excluded.epoch, version = excluded.version, fields = excluded.fields
                 WHERE counter_policies.epoch <> excluded.epoch OR counter_policies.version < excluded.version";
-        client.execute(keep, &[&epoch, &found, &fields]).await?;
-        self.policies_version.store(version, Ordering::Relaxed);
+        client.execute(keep, &[&epoch, &kept, &fields]).await?;
+        let is_kept = "SELECT 1 FROM counter_policies WHERE epoch = $1 AND version >= $2";
+        if client.query_opt(is_kept, &[&epoch, &kept]).await?.is_some() {
+            self.policies_version.store(version, Ordering::Relaxed);
+        }
         Ok(())
     }
 
-    /// The groups in whose streams something lies, and those in which nothing does: what is flushed is trimmed, so there are few of the
-    /// first when little happens. A stream that is gone with its marker is not empty but lost, and is neither.
-    async fn waiting(&self, epoch: &str) -> Result<(Vec<u16>, Vec<u16>), ArchiveError> {
+    /// What is flushed is trimmed, so few groups wait when little happens. A stream that is gone with its marker is not empty but lost, and
+    /// neither waits nor is drained; nor does what a master has that does not answer.
+    async fn waiting(&self, epoch: &str) -> Waiting {
         let map = self.external.map();
-        let (mut waiting, mut drained) = (Vec::new(), Vec::new());
+        let mut waiting = Waiting::default();
         for address in map.masters() {
             let here: Vec<u16> = map.groups_of(&address).collect();
             let mut pipeline = Pipeline::with_capacity(2 * here.len());
@@ -345,18 +362,24 @@ impl Flusher {
                 pipeline.cmd("XLEN").arg(groups::stream(*group));
                 pipeline.cmd("HGET").arg(groups::marker(*group)).arg("epoch");
             }
-            let answers = self.links.ask_all(&address, &pipeline, 2 * here.len()).await?;
+            let answers = match self.links.ask_all(&address, &pipeline, 2 * here.len()).await {
+                Ok(answers) => answers,
+                Err(error) => {
+                    waiting.problem = Some(format!("Redis at {address}: {error}"));
+                    continue;
+                }
+            };
             for (group, answer) in here.iter().zip(answers.chunks(2)) {
                 match answer {
                     [Value::Int(0), Value::BulkString(marker)] if marker == epoch.as_bytes() => {
-                        drained.push(*group);
+                        waiting.drained.push(*group);
                     }
                     [Value::Int(0), _] => {}
-                    _ => waiting.push(*group),
+                    _ => waiting.groups.push(*group),
                 }
             }
         }
-        Ok((waiting, drained))
+        waiting
     }
 
     /// Adds up the totals of counters in stripes.
@@ -430,16 +453,16 @@ impl Flusher {
 
     /// Forgets ids that are over, some at a time. Returns how many those were.
     pub async fn purge(&self) -> Result<u64, ArchiveError> {
-        let window_ms = self.options.id_window.as_millis() as f64;
+        let window_ms = self.id_window_ms() as f64;
         let purge = "DELETE FROM counter_idempotency WHERE id IN (
             SELECT id FROM counter_idempotency
             WHERE created_at < now() - $1 * interval '1 millisecond' ORDER BY created_at LIMIT 10000 FOR UPDATE SKIP LOCKED)";
         Ok(self.archive.connect().await?.execute(purge, &[&window_ms]).await?)
     }
 
-    /// How long ids are remembered.
+    /// How long ids are remembered, by whichever node remembers them longest.
     pub(super) fn id_window_ms(&self) -> u64 {
-        self.options.id_window.as_millis() as u64
+        self.external.id_window_ms().max(self.options.id_window.as_millis() as u64)
     }
 
     pub(super) async fn flush_group(
@@ -481,7 +504,7 @@ impl Flusher {
                     .await;
             }
         }
-        let told = streams::read(&self.links, &address, group, known.place, self.options.entries).await?;
+        let told = self.read(&address, group, known.place, self.options.entries).await?;
         let Some(told) = told else { return Ok(0) };
         let Some(to) = told.to else {
             return told.foreign.map_or(Ok(0), |entry| Err(foreign(group, &entry)));
@@ -512,6 +535,16 @@ impl Flusher {
         self.links.ask(&address, &trim).await?;
         // An entry without any change, such as a refused batch, is progress too.
         Ok(events.max(1))
+    }
+
+    /// The entries after a place; fewer than these where so many could not be had in time before, since nobody knows how large they are.
+    async fn read(&self, address: &str, group: u16, from: Place, most: usize) -> RedisResult<Option<Told>> {
+        let halvings = &self.halvings[usize::from(group)];
+        let (known, began) = (halvings.load(Ordering::Relaxed), Instant::now());
+        let told = streams::read(&self.links, address, group, from, fewer(most, known)).await;
+        let took = told.as_ref().ok().map(|_| began.elapsed());
+        halvings.store(halvings_after(known, took, self.external.lanes.options.timeout), Ordering::Relaxed);
+        told
     }
 
     /// The tables are of a newer epoch than Redis as this node knows it: it is about to hear of that, or looks at another Redis.
@@ -546,11 +579,11 @@ impl Flusher {
             if early.is_empty() {
                 return Ok(());
             }
-            let told = streams::read(&self.links, address, group, from, EARLY_ENTRIES).await?;
-            let Some(Told { to: Some(to), entries, changes, .. }) = told else { return Ok(()) };
+            let told = self.read(address, group, from, EARLY_ENTRIES).await?;
+            let Some(Told { to: Some(to), may_be_more, changes, .. }) = told else { return Ok(()) };
             rows::write_ids(rows, group, changes.iter().filter(|change| early.has(change)), Since::Now)
                 .await?;
-            if entries < EARLY_ENTRIES as i64 {
+            if !may_be_more {
                 return Ok(());
             }
             from = to;
@@ -575,6 +608,21 @@ impl Flusher {
             found.extend(of_keys.filter_map(|(key, stored)| Some((key.to_vec(), stored?))));
         }
         Ok(Some(found))
+    }
+}
+
+/// So many, halved so often, but not none.
+fn fewer(most: usize, halvings: u32) -> usize {
+    most.checked_shr(halvings).unwrap_or(0).max(1)
+}
+
+/// How often the number of entries is halved after a read that took so long, or failed. Twice as many are asked for only where those
+/// would still be quick.
+fn halvings_after(halvings: u32, took: Option<Duration>, timeout: Duration) -> u32 {
+    match took {
+        Some(took) if took < timeout / 8 => halvings.saturating_sub(1),
+        Some(took) if took < timeout / 2 => halvings,
+        _ => (halvings + 1).min(HALVINGS_MAX),
     }
 }
 
@@ -607,4 +655,20 @@ fn foreign(group: u16, entry: &str) -> ArchiveError {
 
 pub(crate) fn wall_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_that_take_long_are_read_in_smaller_pieces() {
+        let timeout = Duration::from_millis(800);
+        let after = |halvings, ms| halvings_after(halvings, Some(Duration::from_millis(ms)), timeout);
+        assert_eq!([after(0, 10), after(3, 10), after(3, 200), after(3, 500)], [0, 2, 3, 4]);
+        assert_eq!(halvings_after(3, None, timeout), 4);
+        let down = (0..100).fold(0, |halvings, _| halvings_after(halvings, None, timeout));
+        assert_eq!([fewer(500, 0), fewer(500, 1), fewer(500, 8), fewer(500, down)], [500, 250, 1, 1]);
+        assert_eq!((0..100).fold(down, |halvings, _| after(halvings, 1)), 0);
+    }
 }

@@ -2,9 +2,9 @@
 //! while nothing can be flushed.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use redis::{Pipeline, RedisResult, Value};
+use redis::{Pipeline, RedisError, RedisResult, Value};
 use tokio_postgres::Client;
 
 use super::flusher::Flusher;
@@ -16,18 +16,26 @@ use crate::groups::{self, GROUPS};
 /// Between two measurements.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// What is known of the streams.
+/// What is known of a stream, or of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Backlog {
-    pub(super) lag_ms: u64,
-    pub(super) entries: u64,
+struct Backlog {
+    lag_ms: u64,
+    entries: u64,
+}
+
+/// What was last known of a stream, and when.
+#[derive(Clone, Copy)]
+struct Measured {
+    at: Instant,
+    backlog: Backlog,
 }
 
 impl Flusher {
     /// Measures again and again, until it is stopped.
     pub(super) async fn measure(&self) {
         let (mut client, mut places) = (None, vec![Place::default(); usize::from(GROUPS)]);
-        let mut is_told = false;
+        let nothing = Measured { at: Instant::now(), backlog: Backlog::default() };
+        let (mut measured, mut is_told) = (vec![nothing; usize::from(GROUPS)], false);
         loop {
             // While PostgreSQL is away, its watermarks stay where they were.
             match self.watermarks(&mut client).await {
@@ -44,20 +52,16 @@ impl Flusher {
             {
                 client = None;
             }
-            // While Redis is away nothing is known: what was holds on.
-            match self.backlog(&places).await {
-                Ok(Backlog { lag_ms, entries }) => {
-                    let facts = &self.archive.facts;
-                    facts.lag_ms.store(lag_ms, Ordering::Relaxed);
-                    facts.stream_entries.store(entries, Ordering::Relaxed);
-                    is_told = false;
-                }
-                Err(error) if !is_told => {
-                    tracing::warn!(%error, "it cannot be measured how far the archive is behind");
-                    is_told = true;
-                }
-                Err(_) => {}
+            let now = Instant::now();
+            let failed = self.look_at_streams(&places, &mut measured, now).await;
+            let Backlog { lag_ms, entries } = added_up(&measured, now);
+            let facts = &self.archive.facts;
+            facts.lag_ms.store(lag_ms, Ordering::Relaxed);
+            facts.stream_entries.store(entries, Ordering::Relaxed);
+            if let Some(error) = failed.as_ref().filter(|_| !is_told) {
+                tracing::warn!(%error, "it cannot be measured how far the archive is behind");
             }
+            is_told = failed.is_some();
             tokio::time::sleep(INTERVAL).await;
         }
     }
@@ -93,10 +97,14 @@ impl Flusher {
         Ok(places)
     }
 
-    /// What lies behind these places.
-    pub(super) async fn backlog(&self, places: &[Place]) -> RedisResult<Backlog> {
-        let map = self.external.map();
-        let mut backlog = Backlog::default();
+    /// Measures what lies behind these places, at all masters that answer. Says why another does not.
+    async fn look_at_streams(
+        &self,
+        places: &[Place],
+        measured: &mut [Measured],
+        at: Instant,
+    ) -> Option<RedisError> {
+        let (map, mut failed) = (self.external.map(), None);
         for address in map.masters() {
             let here: Vec<u16> = map.groups_of(&address).collect();
             let mut pipeline = Pipeline::with_capacity(1 + 2 * here.len());
@@ -106,29 +114,52 @@ impl Flusher {
                 pipeline.cmd("XLEN").arg(&stream);
                 pipeline.cmd("XRANGE").arg(&stream).arg(from.behind()).arg("+").arg("COUNT").arg(1);
             }
-            let answers = self.links.ask_all(&address, &pipeline, 1 + 2 * here.len()).await?;
-            backlog = add_up(backlog, answers)?;
+            match self.links.ask_all(&address, &pipeline, 1 + 2 * here.len()).await.and_then(backlogs) {
+                Ok(found) => {
+                    for (group, backlog) in here.into_iter().zip(found) {
+                        let known = &mut measured[usize::from(group)];
+                        *known = backlog.map_or(*known, |backlog| Measured { at, backlog });
+                    }
+                }
+                Err(error) => failed = Some(error),
+            }
         }
-        Ok(backlog)
+        failed
     }
 }
 
-/// Adds what a master said: its time, and of each stream the length and the first entry that is not flushed.
-fn add_up(mut backlog: Backlog, answers: Vec<Value>) -> RedisResult<Backlog> {
+/// What a master said: its time, and of each stream the length and the first entry that is not flushed. Nothing of a stream whose slot
+/// moves just now: the next look will find it.
+fn backlogs(answers: Vec<Value>) -> RedisResult<Vec<Option<Backlog>>> {
     let mut answers = answers.into_iter();
     let time = answers.next().unwrap_or(Value::Nil).extract_error()?;
     let (seconds, micros): (u64, u64) = redis::from_redis_value(time)?;
     let now_ms = seconds * 1000 + micros / 1000;
+    let mut found = Vec::new();
     while let (Some(length), Some(first)) = (answers.next(), answers.next()) {
-        // A stream whose slot moves just now says so; the next look will find it.
-        let (Ok(length), Ok(first)) = (length.extract_error(), first.extract_error()) else { continue };
-        backlog.entries += redis::from_redis_value::<u64>(length)?;
+        let (Ok(length), Ok(first)) = (length.extract_error(), first.extract_error()) else {
+            found.push(None);
+            continue;
+        };
+        let entries = redis::from_redis_value(length)?;
         let first: Vec<(String, Value)> = redis::from_redis_value(first)?;
-        if let Some(place) = first.first().and_then(|(id, _)| Place::of(id)) {
-            backlog.lag_ms = backlog.lag_ms.max(now_ms.saturating_sub(place.ms as u64));
-        }
+        let place = first.first().and_then(|(id, _)| Place::of(id));
+        let lag_ms = place.map_or(0, |place| now_ms.saturating_sub(place.ms as u64));
+        found.push(Some(Backlog { lag_ms, entries }));
     }
-    Ok(backlog)
+    Ok(found)
+}
+
+/// What all streams come to. Of one that could not be asked nobody knows what it has got since: it is the further behind, the longer
+/// that is ago.
+fn added_up(measured: &[Measured], now: Instant) -> Backlog {
+    let lag_ms = |Measured { at, backlog }: &Measured| {
+        backlog.lag_ms.saturating_add(now.saturating_duration_since(*at).as_millis() as u64)
+    };
+    Backlog {
+        lag_ms: measured.iter().map(lag_ms).max().unwrap_or(0),
+        entries: measured.iter().map(|known| known.backlog.entries).sum(),
+    }
 }
 
 #[cfg(test)]
@@ -150,7 +181,17 @@ mod tests {
             Value::Int(2),
             first("1000100-7"),
         ];
-        let backlog = add_up(Backlog::default(), answers).expect("answers of a master");
-        assert_eq!(backlog, Backlog { lag_ms: 400, entries: 5 });
+        let of = |lag_ms, entries| Backlog { lag_ms, entries };
+        let found: Vec<Backlog> =
+            backlogs(answers).expect("answers of a master").into_iter().flatten().collect();
+        assert_eq!(found, [of(200, 3), of(0, 0), of(400, 2)]);
+        let at = Instant::now();
+        let measured: Vec<Measured> = found.into_iter().map(|backlog| Measured { at, backlog }).collect();
+        assert_eq!(added_up(&measured, at), of(400, 5));
+        // The second one has not been heard of since.
+        let now = at + Duration::from_secs(9);
+        let measured: Vec<Measured> =
+            measured.into_iter().zip([now, at, now]).map(|(known, at)| Measured { at, ..known }).collect();
+        assert_eq!(added_up(&measured, now), of(9_000, 5));
     }
 }

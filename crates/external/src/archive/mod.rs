@@ -77,6 +77,32 @@ pub enum ArchiveError {
 }
 
 impl ArchiveError {
+    /// Whether what stands in the way of one group does not concern others: those may lie with another master.
+    fn is_of_one_group(&self) -> bool {
+        matches!(self, ArchiveError::Foreign(_) | ArchiveError::Redis(_))
+    }
+
+    /// What to do about it, where that is not said.
+    pub fn advice(&self) -> &'static str {
+        let ArchiveError::Postgres(error) = self else {
+            return match self {
+                ArchiveError::Silent(_) => "; check that it is a PostgreSQL that listens there",
+                _ => "",
+            };
+        };
+        match error.code() {
+            None => "; check that it is a PostgreSQL that listens there",
+            Some(code) if *code == SqlState::INVALID_CATALOG_NAME => {
+                "; create that database, or name another in --archive"
+            }
+            Some(code) if *code == SqlState::INSUFFICIENT_PRIVILEGE => {
+                "; the user in --archive needs the right to make tables there (GRANT CREATE ON SCHEMA public)"
+            }
+            Some(code) if is_wrong_setting(code) => "; check user and password in --archive",
+            Some(_) => "",
+        }
+    }
+
     /// Whether it may go by itself. What was configured wrongly does not.
     pub fn may_pass(&self) -> bool {
         match self {

@@ -112,8 +112,11 @@ impl Flusher {
         if self.links.ask_for::<u8>(&address, &advance).await? == 1 {
             return Ok(());
         }
-        let stored = client.query_opt("SELECT fields FROM counter_policies", &[]).await?;
-        let mut fields: Vec<Vec<u8>> = stored.map(|row| row.get(0)).unwrap_or_default();
+        let stored = client.query_opt("SELECT version, fields FROM counter_policies", &[]).await?;
+        let (version, fields) = stored.map_or((0, Vec::new()), |row| (row.get::<_, i64>(0), row.get(1)));
+        // What was set since the last flush is still known here.
+        let newer = self.external.policies_after(u64::try_from(version).unwrap_or(0));
+        let mut fields: Vec<Vec<u8>> = newer.map_or(fields, |(_, fields)| fields);
         make_newer(&mut fields);
         let mut put = redis::cmd("FCALL");
         put.arg(format!("{FUNCTIONS}policies")).arg(1).arg(POLICIES).arg(after).arg("complete").arg(1);

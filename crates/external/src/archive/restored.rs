@@ -11,7 +11,8 @@ const GRACE_MS: i64 = 60_000;
 const EXPIRY_MAX: i64 = 9_000_000_000_000_000;
 
 /// All counters after one, in order, with what they have beyond their numbers: a body comes with the numbers of its own moment, which
-/// is not before that of the others. One of another life is of a later life: when a counter ends, so does the row of its body.
+/// is not before that of the others. One of another life is of a later life, unless it was last changed before: that one has expired,
+/// which no stream tells, so the row of its body has stayed.
 pub(super) const COUNTERS: &str = "SELECT plain.counter_key, plain.shard_id,
         coalesce(whole.value, plain.value), coalesce(whole.version, plain.version), coalesce(whole.birth, plain.birth),
         coalesce(whole.changed_at_ms, (extract(epoch FROM plain.updated_at) * 1000)::bigint),
@@ -19,7 +20,8 @@ pub(super) const COUNTERS: &str = "SELECT plain.counter_key, plain.shard_id,
         whole.body
     FROM counter_shard_snapshot plain LEFT JOIN counter_body_snapshot whole
         ON whole.counter_key = plain.counter_key AND plain.shard_id = 0
-            AND (whole.birth <> plain.birth OR whole.version >= plain.version)
+            AND CASE WHEN whole.birth = plain.birth THEN whole.version >= plain.version
+                ELSE whole.changed_at_ms >= (extract(epoch FROM plain.updated_at) * 1000)::bigint END
     WHERE (plain.counter_key, plain.shard_id) > ($1, $2) ORDER BY plain.counter_key, plain.shard_id LIMIT $3";
 
 /// What was decided under ids after one, in order, and not before that time.

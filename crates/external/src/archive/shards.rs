@@ -1,7 +1,8 @@
 //! Counters in stripes: a row for each stripe, as the streams of their groups tell of it, and a total that is added up from those rows some time later,
 //! since no stream knows more than one stripe.
 
-use quipu_counting::Cell;
+use quipu_counting::{Cell, NEVER};
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Transaction};
 
 use super::ArchiveError;
@@ -55,14 +56,22 @@ pub(super) async fn write(
     let (values, versions, births) =
         (of(|cell| cell.value), of(|cell| cell.version as i64), of(|cell| cell.birth as i64));
     let updated = of(|cell| cell.updated_at_ms as i64);
-    let insert =
-        "INSERT INTO counter_shard_snapshot (counter_key, shard_id, value, version, birth, updated_at)
-        SELECT key, stripe, value, version, birth, to_timestamp(updated / 1000.0)
-        FROM unnest($1::bytea[], $2::int[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[])
-            AS given (key, stripe, value, version, birth, updated)
+    // Stripes get no expiry, but a counter may have had one before it got stripes.
+    let expiry = |shard: &Shard<'_>| {
+        let at_ms = shard.change.cell.expires_at_ms;
+        (at_ms != NEVER).then(|| at_ms.to_string())
+    };
+    let expires: Vec<Option<String>> = there.iter().map(expiry).collect();
+    let insert = "INSERT INTO counter_shard_snapshot
+            (counter_key, shard_id, value, version, birth, updated_at, expires_at_ms)
+        SELECT key, stripe, value, version, birth, to_timestamp(updated / 1000.0), expires::numeric
+        FROM unnest($1::bytea[], $2::int[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[])
+            AS given (key, stripe, value, version, birth, updated, expires)
         ON CONFLICT (counter_key, shard_id) DO UPDATE SET value = excluded.value, version = excluded.version,
-            birth = excluded.birth, updated_at = excluded.updated_at";
-    rows.execute(insert, &[&keys, &stripes_of(&there), &values, &versions, &births, &updated]).await?;
+            birth = excluded.birth, updated_at = excluded.updated_at, expires_at_ms = excluded.expires_at_ms";
+    let given: [&(dyn ToSql + Sync); 7] =
+        [&keys, &stripes_of(&there), &values, &versions, &births, &updated, &expires];
+    rows.execute(insert, &given).await?;
     if !gone.is_empty() {
         let delete =
             "DELETE FROM counter_shard_snapshot USING unnest($1::bytea[], $2::int[]) AS given (key, stripe)

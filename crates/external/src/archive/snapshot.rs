@@ -9,8 +9,7 @@ use parking_lot::Mutex;
 use quipu_counting::{Body, Cell, NEVER, Whole};
 use tokio_postgres::{Client, Row};
 
-use super::{Archive, ArchiveError};
-use crate::groups::GROUPS;
+use super::{Archive, ArchiveError, watermark};
 use crate::stripes::group_of_stripe;
 
 /// How long something that was read is good for.
@@ -88,29 +87,28 @@ impl Snapshot {
             Some(client) => client,
             None => self.archive.connect().await?,
         };
-        // The places first: what is read after is not older.
-        let places = "SELECT stream_group, greatest(event_ms, drained_at_ms) FROM counter_watermark";
-        let mut as_of = vec![0_u64; usize::from(GROUPS)];
-        for row in client.query(places, &[]).await? {
-            if let Some(place) =
-                usize::try_from(row.get::<_, i32>(0)).ok().and_then(|group| as_of.get_mut(group))
-            {
-                *place = u64::try_from(row.get::<_, i64>(1)).unwrap_or(0);
+        // The watermarks first: what is read after is not older.
+        let watermarks = watermark::all(&client).await?;
+        let mut seen: HashMap<Place, Seen> = HashMap::with_capacity(wanted.len());
+        for (key, stripe) in wanted {
+            let group = group_of_stripe(key, i32::from(*stripe));
+            let watermark = &watermarks[usize::from(group)];
+            let as_of_ms = u64::try_from(watermark.known_until().ms).unwrap_or(0);
+            // What the tables lack would be taken for what is not there.
+            if !watermark.is_whole() || as_of_ms == 0 {
+                *known = Some(client);
+                return Err(ArchiveError::Unfit(format!("the tables have not got all of group {group} yet")));
             }
+            seen.insert((key.clone(), *stripe), Seen { whole: Whole::default(), as_of_ms });
         }
-        let absent = |(key, stripe): &Place| Seen {
-            whole: Whole::default(),
-            as_of_ms: as_of[usize::from(group_of_stripe(key, i32::from(*stripe)))],
-        };
-        let mut seen: HashMap<Place, Seen> =
-            wanted.iter().map(|place| (Place::clone(place), absent(place))).collect();
         let keys: Vec<&[u8]> = wanted.iter().map(|(key, _)| &key[..]).collect();
         let cells = "SELECT plain.counter_key, plain.shard_id, plain.value, plain.version, plain.birth,
                 (extract(epoch FROM plain.updated_at) * 1000)::bigint, plain.expires_at_ms::text,
                 whole.value, whole.version, whole.birth, whole.changed_at_ms, whole.expires_at_ms::text, whole.body
             FROM counter_shard_snapshot plain LEFT JOIN counter_body_snapshot whole
                 ON whole.counter_key = plain.counter_key AND plain.shard_id = 0
-                    AND (whole.birth <> plain.birth OR whole.version >= plain.version)
+                    AND CASE WHEN whole.birth = plain.birth THEN whole.version >= plain.version
+                        ELSE whole.changed_at_ms >= (extract(epoch FROM plain.updated_at) * 1000)::bigint END
             WHERE plain.counter_key = ANY($1)";
         for row in client.query(cells, &[&keys]).await? {
             let stripe = u16::try_from(row.get::<_, i32>(1)).unwrap_or(0);

@@ -22,6 +22,8 @@ pub struct Archive {
     recoveries: Mutex<Vec<Recovery>>,
     /// Why changes wait, if they do.
     problem: Mutex<Option<String>>,
+    /// Whether it is known to belong to the Redis that is used.
+    is_bound: AtomicBool,
 }
 
 /// How it goes, for people.
@@ -104,7 +106,18 @@ impl Archive {
             facts: ArchiveFacts::default(),
             recoveries: Mutex::default(),
             problem: Mutex::default(),
+            is_bound: AtomicBool::new(false),
         })
+    }
+
+    /// It belongs to the Redis that is used.
+    pub(crate) fn note_bound(&self) {
+        self.is_bound.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it is known to belong to the Redis that is used. Until then nothing is counted in it.
+    pub(crate) fn is_bound(&self) -> bool {
+        self.is_bound.load(Ordering::Relaxed)
     }
 
     /// How it goes.

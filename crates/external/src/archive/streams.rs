@@ -68,7 +68,12 @@ pub(super) struct Told {
     pub(super) producers: Vec<(Vec<u8>, String)>,
     /// The entry that quipu has not written, if one stands in the way of the rest.
     pub(super) foreign: Option<String>,
+    /// There may be more entries behind them.
+    pub(super) may_be_more: bool,
 }
+
+/// With so many changes entries tell enough: more would take one transaction too long.
+const CHANGES_MAX: usize = 20_000;
 
 /// While a slot moves, there is nothing to be had.
 pub(super) fn is_on_the_way(error: &RedisError) -> bool {
@@ -113,28 +118,53 @@ fn position(answer: Value) -> RedisResult<Position> {
     Ok(Position { before, last, left })
 }
 
-/// The streams of all groups, seen from these places; nothing for those that cannot be had.
+/// The streams of all groups, seen from these places; nothing for those that cannot be had. Everybody has to answer.
 pub(super) async fn positions(
     links: &Links,
     map: &Map,
     places: &[Place],
 ) -> RedisResult<Vec<Option<Position>>> {
-    let mut found = vec![None; usize::from(GROUPS)];
+    match known_positions(links, map, places).await {
+        (found, None) => Ok(found),
+        (_, Some(error)) => Err(error),
+    }
+}
+
+/// The same from those masters that answer; and why another does not.
+pub(super) async fn known_positions(
+    links: &Links,
+    map: &Map,
+    places: &[Place],
+) -> (Vec<Option<Position>>, Option<RedisError>) {
+    let (mut found, mut failed) = (vec![None; usize::from(GROUPS)], None);
     for address in map.masters() {
         let here: Vec<u16> = map.groups_of(&address).collect();
-        let mut pipeline = Pipeline::with_capacity(here.len());
-        here.iter().for_each(|group| _ = pipeline.add_command(counting(*group, places[usize::from(*group)])));
-        let mut answers = links.ask_all(&address, &pipeline, here.len()).await?;
-        let first = answers.first().cloned().map(Value::extract_error);
-        if first.is_some_and(|first| knows_no_function(&first)) {
-            load(links, &address).await?;
-            answers = links.ask_all(&address, &pipeline, here.len()).await?;
-        }
-        for (group, answer) in here.into_iter().zip(answers) {
-            found[usize::from(group)] = answer.extract_error().and_then(position).ok();
+        match positions_at(links, &address, &here, places).await {
+            Ok(answers) => {
+                let known = here.into_iter().zip(answers);
+                known.for_each(|(group, position)| found[usize::from(group)] = position);
+            }
+            Err(error) => failed = Some(error),
         }
     }
-    Ok(found)
+    (found, failed)
+}
+
+async fn positions_at(
+    links: &Links,
+    address: &str,
+    here: &[u16],
+    places: &[Place],
+) -> RedisResult<Vec<Option<Position>>> {
+    let mut pipeline = Pipeline::with_capacity(here.len());
+    here.iter().for_each(|group| _ = pipeline.add_command(counting(*group, places[usize::from(*group)])));
+    let mut answers = links.ask_all(address, &pipeline, here.len()).await?;
+    let first = answers.first().cloned().map(Value::extract_error);
+    if first.is_some_and(|first| knows_no_function(&first)) {
+        load(links, address).await?;
+        answers = links.ask_all(address, &pipeline, here.len()).await?;
+    }
+    Ok(answers.into_iter().map(|answer| answer.extract_error().and_then(position).ok()).collect())
 }
 
 /// One stream, seen from a place; nothing while it cannot be had.
@@ -172,11 +202,21 @@ pub(super) async fn read(
         Err(error) if is_on_the_way(&error) => return Ok(None),
         answer => answer?,
     };
-    type Entry = (String, Vec<(Vec<u8>, Value)>);
-    let entries: Vec<Entry> = redis::from_redis_value(answer)?;
-    let mut told = Told::default();
+    Ok(Some(told_by(redis::from_redis_value(answer)?, count)))
+}
+
+/// An entry: its place, keys, and what is told of them.
+type Entry = (String, Vec<(Vec<u8>, Value)>);
+
+/// What entries tell, when so many were asked for.
+fn told_by(entries: Vec<Entry>, count: usize) -> Told {
+    let mut told = Told { may_be_more: entries.len() >= count, ..Told::default() };
     for (id, fields) in entries {
         let known = told.changes.len();
+        if known >= CHANGES_MAX {
+            told.may_be_more = true;
+            break;
+        }
         let producers = told.producers.len();
         let place = Place::of(&id).filter(|_| fields.into_iter().all(|(key, text)| told.take(key, text)));
         if place.is_none() {
@@ -189,7 +229,7 @@ pub(super) async fn read(
         told.to = place;
         told.entries += 1;
     }
-    Ok(Some(told))
+    told
 }
 
 impl Told {
@@ -215,6 +255,22 @@ mod tests {
         assert_eq!((place.to_string(), place.next().to_string()), ("1000-7".into(), "1000-8".into()));
         assert!(place < place.next() && place.next() < Place { ms: 1001, sequence: 0 });
         assert_eq!((Place::of("1000"), Place::of("x-1")), (None, None));
+    }
+
+    #[test]
+    fn what_tells_enough_is_cut_between_two_entries() {
+        let entry = |number: usize, changes: usize| {
+            let told = (b"likes".to_vec(), Value::BulkString(b"a 5 7 3 1000 9 n".to_vec()));
+            (format!("{number}-0"), vec![told; changes])
+        };
+        let told = told_by((0..50).map(|number| entry(number, 1_000)).collect(), 500);
+        assert_eq!((told.changes.len(), told.entries, told.may_be_more), (20_000, 20, true));
+        assert_eq!(told.to, Place::of("19-0"));
+        // However much the first one tells, it is taken.
+        let told = told_by(vec![entry(1, 30_000), entry(2, 1)], 500);
+        assert_eq!((told.changes.len(), told.to, told.may_be_more), (30_000, Place::of("1-0"), true));
+        assert!(!told_by(vec![entry(1, 30_000)], 500).may_be_more);
+        assert!(told_by(vec![entry(1, 1)], 1).may_be_more);
     }
 
     #[test]

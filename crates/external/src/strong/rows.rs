@@ -6,7 +6,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use quipu_counting::policy::matches;
 use quipu_counting::{Cell, NEVER, Outcome, Refusal, Remembered, Unavailable};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Row, Statement};
@@ -86,8 +85,11 @@ const REMEMBER: &str =
         at_ms = excluded.at_ms, refusal = excluded.refusal, existed = excluded.existed,
         is_there = excluded.is_there, previous = excluded.previous, value = excluded.value,
         version = excluded.version, birth = excluded.birth";
+/// Waits for nobody, since it holds much.
 const PURGE: &str = "DELETE FROM counter_strong_request WHERE ctid IN (
-    SELECT ctid FROM counter_strong_request WHERE at_ms < $1 LIMIT 10000)";
+    SELECT ctid FROM counter_strong_request WHERE at_ms < $1 LIMIT $2 FOR UPDATE SKIP LOCKED)";
+/// So many at a time, and again at once while there are as many.
+pub(super) const PURGE_ROWS: u64 = 10_000;
 
 /// Counters and ids that a transaction holds, and its births.
 pub(super) type Read = (BTreeMap<Vec<u8>, Option<Cell>>, HashMap<RequestName, Remembered>, u64);
@@ -127,6 +129,7 @@ impl Session {
         let opened: Result<Session, ArchiveError> = open.await;
         opened.map_err(|error| match error {
             ArchiveError::Postgres(error) => not_done(error),
+            ArchiveError::Unfit(why) if !archive.is_bound() => Failed::NotDone(why),
             other => Failed::Refused(Unavailable::NoLeader(other.to_string())),
         })
     }
@@ -157,8 +160,10 @@ impl Session {
         type Given<'a> = &'a [&'a (dyn tokio_postgres::types::ToSql + Sync)];
         let (of_written, of_seen): (Given<'_>, Given<'_>) = (&[&written], &[&looked_at]);
         let of_ids: Given<'_> = &[&keys, &places, &ids];
-        // Sent together, answered one after the other: what follows a lock is read when it is held.
+        // Sent together, answered one after the other: what follows a lock is read when it is held. Where one fails, those behind it say only
+        // that one before them did.
         let (_, _, locked, seen, known, births) = tokio::try_join!(
+            biased;
             self.client.batch_execute("BEGIN"),
             self.client.execute(&self.seed, of_written),
             self.client.query(&self.lock, of_written),
@@ -228,23 +233,33 @@ impl Session {
         ];
         self.client.execute(&self.remember, &given).await.map(drop)
     }
-
-    /// Forgets ids of before this, some at a time.
-    pub(super) async fn purge(&mut self, before_ms: u64) -> Result<(), tokio_postgres::Error> {
-        self.client.execute(PURGE, &[&(before_ms as i64)]).await.map(drop)
-    }
 }
 
 /// A connection to tables that are up to date.
 pub(super) async fn connect(archive: &Archive) -> Result<Client, ArchiveError> {
     let mut client = archive.connect().await?;
+    if !archive.is_bound() {
+        return Err(ArchiveError::Unfit(
+            "it is not known yet whether the archive belongs to this Redis".into(),
+        ));
+    }
     client.batch_execute(SESSION).await?;
     apply_migrations(&mut client, MIGRATIONS_TABLE, MIGRATIONS_LOCK, MIGRATIONS).await?;
     Ok(client)
 }
 
-/// How many counters there are whose keys match.
-pub(super) async fn count(archive: &Archive, pattern: &[u8], now_ms: u64) -> Result<u64, Unavailable> {
+/// Forgets ids of before this, some at a time. Returns how many those were.
+pub(super) async fn purge(archive: &Archive, before_ms: u64) -> Result<u64, ArchiveError> {
+    let client = connect(archive).await?;
+    Ok(client.execute(PURGE, &[&(before_ms as i64), &(PURGE_ROWS as i64)]).await?)
+}
+
+/// How many counters there are whose keys are so.
+pub(super) async fn count(
+    archive: &Archive,
+    now_ms: u64,
+    is_so: impl Fn(&[u8]) -> bool,
+) -> Result<u64, Unavailable> {
     let failed = |error: ArchiveError| Unavailable::NoLeader(error.to_string());
     let session = Session::open(archive).await.map_err(|failed| match failed {
         Failed::Refused(why) => why,
@@ -258,7 +273,7 @@ pub(super) async fn count(archive: &Archive, pattern: &[u8], now_ms: u64) -> Res
         let rows = rows.map_err(|error| failed(error.into()))?;
         let Some(last) = rows.last() else { return Ok(count) };
         after = last.get(0);
-        count += rows.iter().filter(|row| matches(pattern, row.get(0))).count() as u64;
+        count += rows.iter().filter(|row| is_so(row.get(0))).count() as u64;
     }
 }
 
@@ -308,7 +323,10 @@ fn not_done(error: tokio_postgres::Error) -> Failed {
         }
         // What is wrong with the tables or with rights does not pass by itself: classes 42 (no such table, no rights), 28
         // (no such user), 25 (it only reads), 3D (no such database).
-        Some(code) if ["42", "28", "25", "3D"].contains(&&code.code()[..2]) => {
+        Some(code)
+            if ["42", "28", "25", "3D"].contains(&&code.code()[..2])
+                && *code != SqlState::IN_FAILED_SQL_TRANSACTION =>
+        {
             Failed::Refused(Unavailable::NoLeader(format!("PostgreSQL: {why}")))
         }
         _ => Failed::NotDone(why),

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::client::{Call, Client};
 use super::failure::Failure;
-use super::interrupt::Interrupt;
+use super::interrupt::{Interrupt, end_by};
 use super::terminal;
 use crate::cluster::folder::{self, Place, REPLICAS_DEFAULT};
 use crate::config;
@@ -66,7 +66,7 @@ An invitation is a secret: whoever has it can join, and read and change everythi
   quipu serve --data four
 
 When the new node has joined, the other one leaves: the new one takes over its share from the nodes that are left.
-A node that was replaced cannot come back.")]
+One that has the address of the other joins when that has left. A node that was replaced cannot come back.")]
     Replace {
         /// The number of the node that is replaced
         node: u64,
@@ -259,6 +259,7 @@ struct ClusterNode {
 struct ClusterPartition {
     leader: Option<u64>,
     replicas: Vec<u64>,
+    settled: Option<bool>,
 }
 
 fn status(client: &Client) -> Result<(), Failure> {
@@ -280,6 +281,12 @@ fn status(client: &Client) -> Result<(), Failure> {
     let leaderless = found.partitions.iter().filter(|partition| partition.leader.is_none()).count();
     if leaderless > 0 {
         text.push_str(&format!("  {leaderless} partitions have no leader at the moment\n"));
+    }
+    let unsettled = found.partitions.iter().filter(|partition| partition.settled != Some(true)).count();
+    if unsettled > 0 {
+        text.push_str(&format!(
+            "  {unsettled} partitions are not yet held by all who shall: a node that is lost now may take them along\n"
+        ));
     }
     if let Some(problem) = &found.problem {
         text.push_str(&format!("  node {}, which was asked: {problem}\n", found.node));
@@ -328,7 +335,10 @@ fn dev(nodes: u16, port: u16, json: bool) -> Result<(), Failure> {
         }
         servers.push(start(&data, local(base), local(base + 1), local(base + 3))?);
     }
-    wait_until_whole(&servers, &interrupt)?;
+    if let Some(signal) = wait_until_whole(&servers, &interrupt)? {
+        drop((servers, folder));
+        end_by(signal);
+    }
     if json {
         let shown: Vec<Value> = servers
             .iter()
@@ -341,7 +351,10 @@ fn dev(nodes: u16, port: u16, json: bool) -> Result<(), Failure> {
             .collect();
         terminal::print(json!({ "nodes": shown }))?;
     } else {
-        let mut text = format!("{nodes} nodes serve; any of them counts. Ctrl-C ends them.\n");
+        let mut text = match nodes {
+            1 => "1 node serves. Ctrl-C ends it.\n".to_owned(),
+            _ => format!("{nodes} nodes serve; any of them counts. Ctrl-C ends them.\n"),
+        };
         for (server, node) in servers.iter().zip(1..) {
             let Server { http, resp, resp_cluster, .. } = server;
             text.push_str(&format!(
@@ -404,16 +417,18 @@ fn start(
     Ok(server)
 }
 
-/// Waits until all know each other, and exactly those hold each partition who shall.
-fn wait_until_whole(servers: &[Server], interrupt: &Interrupt) -> anyhow::Result<()> {
+/// Waits until all know each other, and exactly those hold each partition who shall; or until there is a signal.
+fn wait_until_whole(servers: &[Server], interrupt: &Interrupt) -> anyhow::Result<Option<i32>> {
     let until = Instant::now() + BEGIN_MAX;
     while !is_whole(servers).unwrap_or(false) {
-        if interrupt.received().is_some() || Instant::now() > until {
+        if let Some(signal) = interrupt.wait(Duration::from_millis(100)) {
+            return Ok(Some(signal));
+        }
+        if Instant::now() > until {
             bail!("the cluster did not begin to serve");
         }
-        interrupt.wait(Duration::from_millis(100));
     }
-    Ok(())
+    Ok(None)
 }
 
 fn is_whole(servers: &[Server]) -> std::io::Result<bool> {

@@ -86,6 +86,8 @@ struct Watch<'a> {
     unready: BTreeSet<usize>,
     /// Streams that are gone.
     lost: BTreeSet<usize>,
+    /// Whether a server has ever said anything.
+    was_there: bool,
 }
 
 impl Args {
@@ -105,6 +107,7 @@ impl Args {
             looked_at: None,
             unready: (0..streams).collect(),
             lost: BTreeSet::new(),
+            was_there: false,
         };
         let mut looks_left = self.count.unwrap_or(u64::MAX);
         while looks_left > 0 {
@@ -151,9 +154,11 @@ impl Watch<'_> {
     }
 
     fn hear(&mut self, stream: usize, news: News) -> Result<(), Failure> {
+        self.was_there |= !matches!(news, News::Lost(_));
         match news {
             News::Change(counter) => self.change(stream, *counter),
-            News::Clear => self.remove(|_| true),
+            // Other streams hear of it by themselves, each in its own order.
+            News::Clear => self.remove(|track| track.stream == stream),
             News::Reset => {
                 let of_it = self.tracks.values_mut().filter(|track| track.stream == stream);
                 of_it.for_each(|track| track.is_seen = false);
@@ -171,7 +176,7 @@ impl Watch<'_> {
                 }
             }
             // Nobody was ever there: more likely a wrong address than a restart.
-            News::Lost(failure) if self.unready.contains(&stream) || !failure.is_passing() => {
+            News::Lost(failure) if !self.was_there || !failure.is_passing() => {
                 self.drawing = None;
                 Err(failure)
             }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use quipu_cluster::belonging::NotChanged;
+use quipu_cluster::meta::LEVEL_OF_WHOLE;
 use quipu_cluster::node::Node;
 use quipu_cluster::raft::NotDone;
 use quipu_cluster::walks::Scope;
@@ -82,7 +83,8 @@ impl Counters for ClusterCounters {
         Ok(Execution::Pending)
     }
 
-    fn finish(&self, batch: Batch, _now_ms: u64, finished: Finished) {
+    fn finish(&self, mut batch: Batch, _now_ms: u64, finished: Finished) {
+        batch.wants_whole &= self.node.meta(|meta| meta.level >= LEVEL_OF_WHOLE);
         self.node.begin(batch, Box::new(move |batch| finished(batch, Ok(0))));
     }
 

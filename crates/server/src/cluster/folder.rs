@@ -87,6 +87,9 @@ impl Identity {
 /// Who belongs to the cluster, as a node that runs has written it down for who invites from its folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Known {
+    /// The number of the data folder with which the first node founded the cluster, written before it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub founded: Option<String>,
     /// Those who left, for ever.
     #[serde(default)]
     removed: Vec<u64>,
@@ -101,9 +104,23 @@ impl Known {
         let address =
             |(node, member): (&u64, &quipu_cluster::meta::Member)| (node.to_string(), member.address.clone());
         Known {
+            founded: None,
             removed: meta.removed.iter().copied().collect(),
             nodes: meta.nodes.iter().map(address).collect(),
         }
+    }
+
+    /// Where the others are reached.
+    pub fn others(&self, node: u64) -> BTreeMap<u64, String> {
+        let nodes =
+            self.nodes.iter().filter_map(|(node, address)| Some((node.parse().ok()?, address.clone())));
+        nodes.filter(|(other, _)| *other != node).collect()
+    }
+
+    /// The same, and with which folder the cluster was founded, unless that is known.
+    pub fn founded_with(mut self, folder: Option<String>) -> Known {
+        self.founded = self.founded.or(folder);
+        self
     }
 
     /// The same after the node itself has heard that it was removed.

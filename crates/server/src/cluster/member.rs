@@ -1,12 +1,13 @@
 //! The running node: opened, founded or joined, stopped.
 
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use anyhow::Context;
 use quipu_cluster::belonging::NotJoined;
-use quipu_cluster::meta::{LEVEL, Member, removed};
+use quipu_cluster::meta::{LEVEL, Member, removed, same_address};
 use quipu_cluster::node::{Node, Settings};
 use quipu_cluster::peers::Peers;
 use quipu_cluster::raft::Pace;
@@ -106,10 +107,11 @@ struct Belonging {
     /// The secret that the cluster knows itself by, and how many replicas a partition has, for who founds it.
     cluster: u128,
     replicas: u16,
-    /// Those who were known when the node was invited.
+    /// Those who were known when the node was invited, or last ran.
     through: Vec<u64>,
-    /// The node whose place it takes.
+    /// The node whose place it takes, and whether the cluster was told to let that one leave before this one comes.
     replaces: Option<u64>,
+    has_first_left: bool,
     member: Member,
     /// Where it writes down who belongs to the cluster.
     folder: ClusterFolder,
@@ -161,16 +163,31 @@ impl Belonging {
             ));
         }
         // Of a cluster that exists anybody will do; the first node of a new one asks itself.
-        let known = node.meta(|meta| meta.nodes.keys().copied().collect::<Vec<_>>());
-        let others: Vec<u64> = self.through.iter().copied().chain(known).collect();
+        let others: Vec<u64> = node.meta(|meta| {
+            let before = self.through.iter().filter(|node| !meta.removed.contains(node));
+            before.chain(meta.nodes.keys()).copied().collect()
+        });
         let belongs = match others.is_empty() {
-            true => {
-                node.found(self.cluster, self.replicas, self.member.clone()).await.map_err(NotJoined::NotYet)
-            }
+            true => match self.may_found() {
+                Ok(()) => node
+                    .found(self.cluster, self.replicas, self.member.clone())
+                    .await
+                    .map_err(NotJoined::NotYet),
+                Err(not_yet) => Err(not_yet),
+            },
             false => node.join(&others, &self.member).await,
         };
         match belongs {
             Ok(()) => Ok(self.joined(node).await),
+            Err(NotJoined::Refused(why)) if why == same_address(&self.member.address) => {
+                let Some(lost) = self.replaces else { return Err(why) };
+                if !self.has_first_left {
+                    tracing::warn!("node {} has the address of node {lost}, which leaves first", node.id());
+                    let told = node.let_leave_first(&others, lost).await;
+                    self.has_first_left = !matches!(told, Err(NotJoined::NotYet(_)));
+                }
+                Ok(RETRY_PAUSE)
+            }
             Err(NotJoined::Refused(why)) => Err(why),
             // Of those who are there already it is known that the others are not reached: that is no news.
             Err(NotJoined::NotYet(_)) if self.has_joined => Ok(RETRY_PAUSE),
@@ -181,8 +198,30 @@ impl Belonging {
         }
     }
 
+    /// A cluster is founded once. Who has lost the data folder that founded it must not do so again, whether it knows of others or
+    /// not: they may have joined meanwhile.
+    fn may_found(&mut self) -> Result<(), NotJoined> {
+        let folder = format!("{:032x}", self.member.folder);
+        match &self.known.founded {
+            Some(founded) if *founded == folder => return Ok(()),
+            Some(_) => {
+                return Err(NotJoined::Refused(
+                    "another data folder is node 1 and founded this cluster; it is gone. If other nodes have joined, they have what was \
+                     counted: replace this one (`quipu cluster replace`). If none has, begin anew (`quipu cluster init` with a new folder)"
+                        .into(),
+                ));
+            }
+            None => self.note(self.known.clone().founded_with(Some(folder))),
+        }
+        match self.known.founded {
+            Some(_) => Ok(()),
+            None => Err(NotJoined::NotYet("that it founds a cluster cannot be written down".into())),
+        }
+    }
+
     /// Writes down who belongs to the cluster, where that is news. Who invites does well without it.
     fn note(&mut self, known: Known) {
+        let known = known.founded_with(self.known.founded.clone());
         if known == self.known {
             return;
         }
@@ -229,7 +268,11 @@ impl Running {
         let identity = folder.identity()?;
         let peers = Peers::new(identity.node, SmallRng::from_os_rng().random(), Some(folder.tls()?));
         peers.belong_to(identity.cluster()?);
-        peers.learn(&identity.through());
+        // Also of the first node: one that has lost its counters, but not this, must not found the same cluster once more.
+        let known = folder.known().context("a node that has its data does without this file: remove it")?;
+        let through: BTreeMap<u64, String> =
+            identity.through().into_iter().chain(known.others(identity.node)).collect();
+        peers.learn(&through);
         let listener = listen(&identity)?;
         let settings = Settings {
             id: identity.node,
@@ -260,11 +303,12 @@ impl Running {
             peers,
             cluster: identity.cluster()?,
             replicas: identity.replicas,
-            through: identity.through().into_keys().collect(),
+            through: through.into_keys().collect(),
             replaces: identity.replaces,
+            has_first_left: false,
             member,
             folder: folder.clone(),
-            known: folder.known().unwrap_or_default(),
+            known,
             refused: Arc::clone(&refused),
             has_joined: false,
         };

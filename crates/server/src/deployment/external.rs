@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
-use quipu_external::archive::{Archive, ArchiveError, Flusher, FlusherOptions, FlusherTasks};
+use quipu_external::archive::{Archive, Flusher, FlusherOptions, FlusherTasks};
 use quipu_external::{External, OpenError, Options};
 use tokio::runtime::Runtime;
 
@@ -111,13 +111,9 @@ fn explained(error: OpenError, config: &Config) -> anyhow::Error {
                 "backend {backend}: {error}; check that it is a Redis that listens there, and user and password in --backend"
             )
         }
-        OpenError::Archive(ArchiveError::Unfit(_)) => {
-            anyhow!("archive {}: {error}", shown(&config.archive))
+        OpenError::Archive(archive) => {
+            anyhow!("archive {}: {error}{}", shown(&config.archive), archive.advice())
         }
-        OpenError::Archive(_) => {
-            let archive = shown(&config.archive);
-            anyhow!("archive {archive}: {error}; check that it is a PostgreSQL that listens there")
-        }
-        OpenError::Lost(_) => anyhow!("backend {}: {error}", shown(&config.backend)),
+        OpenError::Lost(_) | OpenError::Denied(_) => anyhow!("backend {}: {error}", shown(&config.backend)),
     }
 }

@@ -133,8 +133,13 @@ pub fn not_modified(reply: &Reply) -> Response {
 
 /// The answer to a change, accepted or refused.
 pub fn change(key: &[u8], reply: &Reply) -> Response {
+    change_behind(key, reply, 0)
+}
+
+/// The same, with a value that may be so far behind.
+pub fn change_behind(key: &[u8], reply: &Reply, staleness_ms: u64) -> Response {
     let response = match reply.refusal {
-        None => json(StatusCode::OK, &ChangeBody::of(key, reply)),
+        None => json(StatusCode::OK, &ChangeBody::of(key, reply).behind(staleness_ms)),
         Some(refusal) => Refused::from(Problem::refused(key, reply, refusal)).into_response(),
     };
     changed(reply, response)

@@ -32,7 +32,9 @@ pub async fn increment(State(app): State<Arc<App>>, id: RequestId, NoQuery: NoQu
     let room = app.load.reserve(reply_bytes)?;
     let batch = run(&app, additions(&body, id.bytes())?).await?;
     let replayed = batch.replies.iter().any(|reply| reply.duplicate);
-    let of = |(index, reply): (usize, &Reply)| ItemBody::of_change(batch.key(index), reply);
+    let of = |(index, reply): (usize, &Reply)| {
+        ItemBody::of_change(batch.key(index), reply).behind(batch.staleness_ms(index))
+    };
     let results: Vec<ItemBody> = batch.replies.iter().enumerate().map(of).collect();
     let mut response = match refused_item(&batch).filter(|_| body.atomic) {
         Some((index, refusal)) => {
@@ -94,6 +96,7 @@ pub async fn get(State(app): State<Arc<App>>, uri: Uri, body: Body) -> Answer {
     let mut room = app.load.reserve(reply_bytes)?;
     let mut batch = Batch::with_room(body.keys.len());
     batch.freshness = freshness;
+    batch.wants_whole = body.bodies;
     for (index, key) in body.keys.iter().enumerate() {
         batch.push(&key.to_key(index)?, Action::Read);
     }

@@ -1,6 +1,6 @@
 //! The cluster: who belongs to it, who holds what, and nodes that shall leave.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -23,11 +23,11 @@ fn node(app: &App) -> Result<&Arc<Node>, Refused> {
 
 pub async fn read(State(app): State<Arc<App>>, NoQuery: NoQuery) -> Answer {
     let node = node(&app)?;
-    let reached = node.reached().await;
-    Ok(answer::json(StatusCode::OK, &describe(node, &reached)))
+    let (reached, placed) = tokio::join!(node.reached(), node.placed());
+    Ok(answer::json(StatusCode::OK, &describe(node, &reached, &placed)))
 }
 
-fn describe(node: &Node, reached: &BTreeSet<u64>) -> ClusterBody {
+fn describe(node: &Node, reached: &BTreeSet<u64>, placed: &BTreeMap<u16, bool>) -> ClusterBody {
     let meta = node.meta(Clone::clone);
     let nodes = meta.nodes.iter().map(|(id, member)| ClusterNode {
         node: *id,
@@ -53,7 +53,7 @@ fn describe(node: &Node, reached: &BTreeSet<u64>) -> ClusterBody {
             replicas: replicas.clone(),
             last: status.last,
             applied: status.applied,
-            settled: node.is_placed(partition),
+            settled: placed.get(&partition).copied(),
             staleness_ms: node.staleness_ms(partition),
             behind,
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
-use quipu_counting::{Action, Add, Batch, Condition, Detail, Freshness, Refusal, Reply, Slice};
+use quipu_counting::{Action, Add, Batch, Condition, Detail, Freshness, Refusal, Reply, Slice, body};
 use quipu_wire::json::hold::{AdjustBody, AdjustedBody};
 use quipu_wire::json::problem::Problem;
 use quipu_wire::json::reply::CounterBody;
@@ -12,7 +12,7 @@ use quipu_wire::json::request::{AddBody, BodyError, Direction, NoFields, SetBody
 
 use super::App;
 use super::answer::{self, Answer, Refused};
-use super::execute::{run, run_one};
+use super::execute::{run, run_one_behind};
 use super::extract::{Ask, Name, RequestId};
 use super::parameters::Parameters;
 use super::preconditions::Precondition;
@@ -34,7 +34,7 @@ pub async fn read(State(app): State<Arc<App>>, Name(key): Name, condition: Preco
         let detail = "the counter is not in a state that If-Match names";
         return Err(Problem::new(412, "condition-unmet", detail).into());
     }
-    let is_known = !condition.holds(live);
+    let is_known = !condition.holds(live) && !fades(&reply);
     Ok(if is_known {
         answer::not_modified(&reply)
     } else {
@@ -44,6 +44,16 @@ pub async fn read(State(app): State<Arc<App>>, Name(key): Name, condition: Preco
         };
         answer::counter(counter.behind(staleness_ms), &reply)
     })
+}
+
+/// Whether what is shown of a counter changes with time alone, which its tag does not tell.
+fn fades(reply: &Reply) -> bool {
+    match reply.detail.as_deref() {
+        Some(Detail::Body(body, _)) => {
+            matches!(body.state, body::State::Visitors(..)) || !body.holds.is_empty()
+        }
+        _ => false,
+    }
 }
 
 /// The query parameters of a read.
@@ -147,7 +157,7 @@ pub async fn adjust(State(app): State<Arc<App>>, ask: Ask<Precondition>) -> Answ
     let condition = condition.and_version(body.if_version.as_ref().map(|version| version.0));
     let told = body.told()?;
     let with = |batch: &mut Batch, condition| Ok(batch.addition(Add { condition, ..add }, &told));
-    let reply = changed(&app, &key, &id, &condition, with).await?;
+    let (reply, staleness_ms) = changed(&app, &key, &id, &condition, with).await?;
     if reply.refusal.is_some() {
         return Ok(answer::change(&key, &reply));
     }
@@ -155,7 +165,8 @@ pub async fn adjust(State(app): State<Arc<App>>, ask: Ask<Precondition>) -> Answ
         let (key, value) = (String::from_utf8_lossy(&key), reply.cell.value);
         tracing::info!(?key, delta = add.delta, value, reason, "a counter was adjusted");
     }
-    Ok(answer::changed(&reply, answer::json(StatusCode::OK, &AdjustedBody::of(&key, &reply, reason))))
+    let body = AdjustedBody::of(&key, &reply, reason).behind(staleness_ms);
+    Ok(answer::changed(&reply, answer::json(StatusCode::OK, &body)))
 }
 
 async fn add(app: &App, ask: Ask<Precondition>, direction: Direction) -> Answer {
@@ -177,7 +188,8 @@ async fn change(
     precondition: &Precondition,
     action: impl Fn(&mut Batch, Condition) -> Result<Action, BodyError>,
 ) -> Answer {
-    Ok(answer::change(key, &changed(app, key, id, precondition, action).await?))
+    let (reply, staleness_ms) = changed(app, key, id, precondition, action).await?;
+    Ok(answer::change_behind(key, &reply, staleness_ms))
 }
 
 async fn changed(
@@ -186,11 +198,11 @@ async fn changed(
     id: &RequestId,
     precondition: &Precondition,
     action: impl Fn(&mut Batch, Condition) -> Result<Action, BodyError>,
-) -> Result<Reply, Refused> {
+) -> Result<(Reply, u64), Refused> {
     if let Some(condition) = precondition.simple() {
         let mut batch = Batch::default();
         let action = action(&mut batch, condition)?;
-        return run_one(app, batch, key, id.bytes(), action).await;
+        return run_one_behind(app, batch, key, id.bytes(), action).await;
     }
     if id.0.is_some() {
         // A retry would find the counter in another state, and be another request.
@@ -203,10 +215,10 @@ async fn changed(
         let live = found.exists.then_some(&found.cell);
         let mut batch = Batch::default();
         let action = action(&mut batch, precondition.in_state(live))?;
-        let reply = run_one(app, batch, key, id.bytes(), action).await?;
+        let (reply, staleness_ms) = run_one_behind(app, batch, key, id.bytes(), action).await?;
         // Refused although it held a moment ago: somebody was faster.
         if reply.refusal != Some(Refusal::ConditionUnmet) || !precondition.holds(live) {
-            return Ok(reply);
+            return Ok((reply, staleness_ms));
         }
     }
     Err(app.load.busy("others change this counter all the time; retry later, or name one ETag in If-Match"))

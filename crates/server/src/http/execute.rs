@@ -46,17 +46,28 @@ pub async fn run_on(counters: &dyn Counters, now_ms: u64, mut batch: Batch) -> R
 /// Adds one request, under an id if it has one, and runs it. `batch` has the bytes that belong to the action, and nothing else.
 pub async fn run_one(
     app: &App,
-    mut batch: Batch,
+    batch: Batch,
     key: &[u8],
     id: Option<&[u8]>,
     action: Action,
 ) -> Result<Reply, Refused> {
+    Ok(run_one_behind(app, batch, key, id, action).await?.0)
+}
+
+/// The same, and how far behind the value may be that the reply shows.
+pub async fn run_one_behind(
+    app: &App,
+    mut batch: Batch,
+    key: &[u8],
+    id: Option<&[u8]>,
+    action: Action,
+) -> Result<(Reply, u64), Refused> {
     match id {
         Some(id) => batch.push_with_id(key, action, id, 0),
         None => batch.push(key, action),
     };
     let batch = run(app, batch).await?;
-    Ok(batch.replies[0].clone())
+    Ok((batch.replies[0].clone(), batch.staleness_ms(0)))
 }
 
 /// Runs what needs counters that are not in memory.

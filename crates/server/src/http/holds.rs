@@ -11,6 +11,7 @@ use quipu_counting::{Action, Batch, Ending, Refusal, Reply};
 use quipu_wire::json::hold::{CommitBody, HoldBody, HoldEndBody, ReserveBody};
 use quipu_wire::json::problem::Problem;
 use quipu_wire::json::request::NoFields;
+use quipu_wire::refusal::of_refusal;
 
 use super::App;
 use super::answer::{self, Answer, Refused};
@@ -64,26 +65,14 @@ async fn end(app: &App, hold: &HoldId, ending: Ending) -> Answer {
         None => answer::json(StatusCode::OK, &HoldEndBody::of(hold, &reply)),
         // It has ended, in another way.
         Some(Refusal::IdReused) => ended(key, &reply),
-        Some(Refusal::HoldEnded) if never_was(hold, &reply) => return Err(no_such_hold().into()),
         Some(refusal) => Refused::from(Problem::refused(key, &reply, refusal)).into_response(),
     };
     Ok(answer::changed(&reply, response))
 }
 
-/// Whether the counter can tell that it has no such hold: it is gone, or another life of it, or has not come to that number yet.
-fn never_was(hold: &HoldId, reply: &Reply) -> bool {
-    let Reply { exists, cell, .. } = reply;
-    !exists || cell.birth != hold.birth || hold.number > cell.version
-}
-
-fn no_such_hold() -> Problem {
-    let detail = "there is no such hold; a `holdId` of a reply to `reserve` belongs here";
-    Problem::new(404, "no-such-hold", detail)
-}
-
 fn ended(key: &[u8], reply: &Reply) -> axum::response::Response {
     let reply = Reply { refusal: Some(Refusal::HoldEnded), ..reply.clone() };
-    Refused::from(Problem::refused(key, &reply, Refusal::HoldEnded)).into_response()
+    Refused::from(Problem::refused(key, &reply, Refusal::HoldEnded).without_state(key)).into_response()
 }
 
 /// The hold that the path names: `/api/v1/holds/{this}/...`.
@@ -94,6 +83,7 @@ impl<S: Sync> FromRequestParts<S> for Hold {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Hold, Refused> {
         let segment = parts.uri.path().split('/').nth(4).unwrap_or_default();
-        HoldId::parse(segment).map(Hold).ok_or_else(|| no_such_hold().into())
+        let no_hold = || Problem::new(404, Refusal::NoHold.code(), of_refusal(Refusal::NoHold).text);
+        HoldId::parse(segment).map(Hold).ok_or_else(|| no_hold().into())
     }
 }

@@ -51,6 +51,9 @@ fn flushall_under_load_is_rebuilt_and_the_gap_is_told() {
         wait_until("some is flushed", || {
             query(&postgres, "SELECT sum(events) > 100 FROM counter_watermark") == "t"
         });
+        wait_until("the other node knows the policy", || {
+            nodes[1].server.request("GET", "/api/v1/policies", &[], "").body.contains("bounded")
+        });
         redis::cmd("FLUSHALL").exec(&mut redis.connection()).unwrap();
         let before = acknowledged.lock().unwrap().len();
         wait_for_recovery(&nodes, 1);
@@ -128,6 +131,8 @@ fn meanwhile_reads_say_how_stale_they_are_and_writes_are_told_to_come_again() {
         query(&postgres, "SELECT max(total_value) FROM counter_total_snapshot") == "7"
     });
     let lock = Lock::take(&postgres);
+    // Too late to be flushed by then, most of the time.
+    node.server.request("PUT", "/api/v1/policies/bounded:*", &[], r#"{"max":3}"#);
     redis.restart();
     let read = |query: &str| node.server.request("GET", &format!("/api/v1/counters/likes{query}"), &[], "");
     wait_until("the loss is noticed", || {
@@ -159,6 +164,9 @@ fn meanwhile_reads_say_how_stale_they_are_and_writes_are_told_to_come_again() {
     wait_for_recovery(&nodes, 1);
     assert_eq!(nodes[0].add("likes", 7, Some("a")), 7, "the id is remembered");
     assert_eq!(nodes[0].add("likes", 1, Some("b")), 8);
+    let beyond =
+        nodes[0].server.request("POST", "/api/v1/counters/bounded:a/increment", &[], r#"{"delta":4}"#);
+    assert_eq!(beyond.status, 409, "what a node knows of policies is not lost with Redis");
     let read = nodes[0].server.request("GET", "/api/v1/counters/likes", &[], "").json();
     assert_eq!((&read["value"], &read["stalenessMs"]), (&json!(8), &json!(0)));
     wait_until("flushing goes on", || {

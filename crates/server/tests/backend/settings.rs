@@ -1,7 +1,8 @@
 //! What cannot be meant is refused with a sentence that says what to do, and passwords are never shown.
 
-use crate::stores;
+use crate::stores::postgres::Postgres;
 use crate::support::{backed_command, run};
+use crate::{query, stores};
 
 fn refused(arguments: &[&str]) -> String {
     let output =
@@ -66,4 +67,17 @@ fn a_wrong_password_is_said_at_once_and_never_shown() {
     assert!(!shown.contains("right-secret"));
     let (_, log) = node.server.terminate();
     assert!(log.iter().all(|line| !line.contains("right-secret")), "{log:?}");
+}
+
+#[test]
+fn what_is_wrong_with_an_archive_is_said() {
+    let (redis, postgres) = (stores::Server::start(), Postgres::start());
+    query(&postgres, "CREATE USER guest");
+    let missing = postgres.url().replace("/postgres", "/nowhere");
+    let guest = postgres.url().replace("quipu@", "guest@");
+    for (archive, expected) in [(missing, "create that database"), (guest, "needs the right to make tables")]
+    {
+        let said = refused(&["--backend", &redis.url(), "--archive", &archive]);
+        assert!(said.contains(expected) && !said.contains("listens there"), "{said}");
+    }
 }

@@ -51,11 +51,14 @@ fn the_caller_may_say_the_stripe() {
     assert!(set.status.success(), "{set:?}");
     let item = |_| serde_json::json!({ "key": "views:2", "stripeBy": "user-7" });
     let items: Vec<serde_json::Value> = (0..30).map(item).collect();
+    let mut stale_ms = Vec::new();
     for _ in 0..15 {
         let body = r#"{"delta":2,"stripeBy":"user-7"}"#;
         let reply = node.server.request("POST", "/api/v1/counters/views:1/increment", &[], body);
         assert_eq!(reply.status, 200, "{reply:?}");
+        stale_ms.extend(reply.json()["stalenessMs"].as_u64());
     }
+    assert!(stale_ms.len() == 15 && stale_ms.iter().any(|ms| (1..=251).contains(ms)), "{stale_ms:?}");
     let body = serde_json::json!({ "items": items }).to_string();
     let reply = node.server.request("POST", "/api/v1/counters/batch-increment", &[], &body);
     assert_eq!(reply.status, 200, "{reply:?}");

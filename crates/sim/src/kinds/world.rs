@@ -257,8 +257,12 @@ impl World {
         let mut start = 0;
         for ask in asks {
             let end = start + ask.items.len();
-            let births: Vec<u64> = match replies {
-                Some(replies) => replies[start..end].iter().map(|reply| reply.cell.birth).collect(),
+            let births: Vec<u64> = match replies.map(|replies| &replies[start..end]) {
+                // What was born in a group that was refused, nobody is told: it is not the one that was there before.
+                Some(replies) if replies.len() > 1 && replies.iter().any(|reply| reply.refusal.is_some()) => {
+                    (0..replies.len() as u64).map(|place| u64::MAX - place).collect()
+                }
+                Some(replies) => replies.iter().map(|reply| reply.cell.birth).collect(),
                 None => vec![0; ask.items.len()],
             };
             let expected = model.ask(ask, batch, start, &births, self.now);

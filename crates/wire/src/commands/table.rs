@@ -323,7 +323,7 @@ commands! {
     QWGet "q.wget" 3 (1 1 1) [READONLY FAST] [STRING] [RO ACCESS] [] "quipu" "0.1.0"
         "key milliseconds" "What a counter by time has counted in the last so many milliseconds.";
     QDGet "q.dget" -4 (1 1 1) [READONLY FAST] [STRING] [RO ACCESS] [] "quipu" "0.1.0"
-        "key name value [name value ...]" "The part of a value that belongs to values of dimensions. With `*` for every value: an array of values and sum for each, values in the order of their names.";
+        "key name value [name value ...]" "The part of a value that belongs to values of dimensions. With `*` for every value: an array of values and sum for each, values in the order of their names; an error where that would be more than 1,000.";
     QStat "q.stat" 2 (1 1 1) [READONLY FAST] [STRING] [RO ACCESS] [] "quipu" "0.1.0"
         "key" "All there is to know of a counter: value, version, times, expiry.";
     QSum "q.sum" -2 (0 0 0) [READONLY] [KEYSPACE] [] [] "quipu" "0.1.0"

@@ -5,6 +5,7 @@ use std::ops::Range;
 use quipu_counting::body::{Keeping, State};
 use quipu_counting::kinds::visitors;
 use quipu_counting::unique::STANDARD_ERROR;
+use quipu_counting::visitors::VISITOR_BUCKETS_MAX;
 use quipu_counting::window::{Frame, Past};
 use quipu_counting::{Body, Kind, Unique};
 use serde::Serialize;
@@ -112,8 +113,11 @@ fn kept_since_ms(body: &Body, frame: &Frame, now_ms: u64) -> Option<u64> {
     match &body.state {
         State::Window(_, buckets) => buckets.past().and_then(Past::end_ms),
         // What they drop is not noted, so that they may have dropped something is all there is to say.
-        State::Visitors(own, _) => {
-            Some(Keeping { frame: frame.clone(), keep_ms: own.keep_ms }.from_ms(now_ms))
+        State::Visitors(own, sketches) => {
+            let kept_from_ms = Keeping { frame: frame.clone(), keep_ms: own.keep_ms }.from_ms(now_ms);
+            // Where there are as many as there can be, some may have had to go before their time.
+            let first = sketches.iter().next().filter(|_| sketches.iter().len() >= VISITOR_BUCKETS_MAX);
+            Some(first.map_or(kept_from_ms, |(start_ms, _)| kept_from_ms.max(*start_ms)))
         }
         State::Sum | State::Unique(_) => None,
     }

@@ -189,6 +189,11 @@ impl AdjustedBody {
     pub fn of(key: &[u8], reply: &Reply, reason: &str) -> AdjustedBody {
         AdjustedBody { change: ChangeBody::of(key, reply), reason: reason.to_owned() }
     }
+
+    /// The same with a value that may be behind.
+    pub fn behind(self, staleness_ms: u64) -> AdjustedBody {
+        AdjustedBody { change: self.change.behind(staleness_ms), ..self }
+    }
 }
 
 #[cfg(test)]

@@ -46,6 +46,10 @@ pub struct Problem {
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     #[schema(ignore)]
     change: Option<Box<ChangeBody>>,
+    /// `false` where nothing was changed and nothing is known of the counter as it stands.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(ignore)]
+    accepted: Option<bool>,
     /// The name of a counter of which nothing else is known.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     #[schema(ignore)]
@@ -84,6 +88,7 @@ impl Problem {
             retry_after_ms: matches!(status, 503 | 504).then_some(RETRY_AFTER_MS),
             request_id: None,
             change: None,
+            accepted: None,
             key: None,
             quota: None,
             earliest: None,
@@ -127,11 +132,17 @@ impl Problem {
         };
         Problem {
             change: refusal.knows_counter().then(|| Box::new(ChangeBody::of(key, reply))),
+            accepted: (refusal == Refusal::IdReused).then_some(false),
             key: (!refusal.knows_counter()).then(|| KeyName::of(key)),
             earliest: bound.map(|(earliest_ms, _)| rfc3339(earliest_ms)),
             latest: bound.map(|(_, latest_ms)| rfc3339(latest_ms)),
             ..Problem::new(shown.status, refusal.code(), text(refusal, reply))
         }
+    }
+
+    /// The same of a counter of which is known how it was some time ago, but not how it stands.
+    pub fn without_state(self, key: &[u8]) -> Problem {
+        Problem { change: None, accepted: Some(false), key: Some(KeyName::of(key)), ..self }
     }
 
     /// A rule of counting refused item `index` of several that are done together or not at all.
@@ -246,7 +257,10 @@ mod tests {
             let reply = Reply { refusal: Some(refusal), ..Reply::state(None) };
             let problem = serde_json::to_value(Problem::refused(b"stock", &reply, refusal)).unwrap();
             let known = ["counterKey", "detail", "reason", "status", "title", "type"].map(String::from);
-            assert_eq!(fields(problem), BTreeSet::from(known), "{refusal:?}");
+            let of_service = |field: &String| refusal == Refusal::IdReused && field == "accepted";
+            let told: BTreeSet<String> =
+                fields(problem).into_iter().filter(|field| !of_service(field)).collect();
+            assert_eq!(told, BTreeSet::from(known), "{refusal:?}");
             let item = serde_json::to_value(ItemBody::of_change(b"stock", &reply)).unwrap();
             let known = ["counterKey", "detail", "reason", "status"].map(String::from);
             assert_eq!(fields(item), BTreeSet::from(known), "{refusal:?}");

@@ -147,7 +147,7 @@ impl CounterBody {
             exists: reply.exists,
             kind: KindName::of(reply.kind),
             mode: "strong",
-            exact: true,
+            exact: !matches!(reply.detail.as_deref(), Some(Detail::Seen { is_exact: false })),
             standard_error: None,
             held: None,
             holds: None,
@@ -312,6 +312,11 @@ impl ChangeBody {
             duplicate: reply.duplicate,
         }
     }
+
+    /// The same with a value that may be behind.
+    pub fn behind(self, staleness_ms: u64) -> ChangeBody {
+        ChangeBody { counter: self.counter.behind(staleness_ms), ..self }
+    }
 }
 
 /// One item of a batch that was refused: a change that was not accepted, and why.
@@ -392,6 +397,14 @@ impl ItemBody {
                 ItemBody::Refused(RefusedItem::of(key, reply, refusal))
             }
             Some(refusal) => ItemBody::Unanswered(UnansweredItem::of(key, refusal)),
+        }
+    }
+
+    /// The same with a value that may be behind.
+    pub fn behind(self, staleness_ms: u64) -> ItemBody {
+        match self {
+            ItemBody::Change(change) => ItemBody::Change(change.behind(staleness_ms)),
+            other => other,
         }
     }
 }
@@ -739,7 +752,7 @@ pub struct ClusterPartition {
     pub last: Option<u64>,
     /// The last entry that was carried out there.
     pub applied: Option<u64>,
-    /// Whether exactly those hold it who shall, where the node that answers leads it.
+    /// Whether exactly those hold it who shall; `null` while nobody who leads it answers.
     pub settled: Option<bool>,
     /// How far behind the replica of the node that answers may be at most, where it holds one and knows.
     pub staleness_ms: Option<u64>,

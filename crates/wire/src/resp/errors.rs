@@ -16,6 +16,8 @@ pub const APPLIED_WOULD_OVERFLOW: &str = "ERR applied increment would overflow";
 pub const DECREMENT_WOULD_OVERFLOW: &str = "ERR decrement would overflow";
 /// Options that do not go together, or are none.
 pub const SYNTAX: &str = "ERR syntax error";
+/// An answer that would be cut short, without a way to say so.
+pub const TOO_MANY_GROUPS: &str = "DIMENSION there are more than 1000 values to answer with: name some of them, or ask over HTTP, which gives the first";
 /// The key holds another kind of counter.
 pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 /// A command for sketches, of a key that holds something else.

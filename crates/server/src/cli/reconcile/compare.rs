@@ -10,6 +10,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -27,6 +29,8 @@ use crate::cli::terminal;
 const CHUNK: usize = 5_000;
 /// How often a wait looks whether it should end.
 const LOOK_AROUND: Duration = Duration::from_millis(50);
+/// By how much clocks may differ, and the whole second that the server's leaves out.
+const CLOCKS_APART_MS: u64 = 6_000;
 /// Looks that must agree before a counter counts as steady: two may by chance.
 pub const STEADY_LOOKS: u8 = 3;
 
@@ -89,13 +93,22 @@ enum Verdict {
     Again(Finding),
 }
 
-/// Judges a counter that was last changed before `quiet_before_ms`; of another, says what it looks like. `before` is what it looked like
+/// A moment for which counters are judged.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    /// No two marks have the same. Their moments may be: that of a file is the same in every run, and the server tells whole seconds.
+    number: u64,
+    /// Before when a counter must have been changed last.
+    quiet_before_ms: u64,
+}
+
+/// Judges a counter that was last changed before the mark; of another, says what it looks like. `before` is what it looked like
 /// in the round before, and `is_live` whether there can be another round.
 fn judge(
     key: Vec<u8>,
     truth: Option<i64>,
     seen: Seen,
-    quiet_before_ms: u64,
+    mark: Mark,
     before: Option<&Finding>,
     is_live: bool,
 ) -> Verdict {
@@ -105,7 +118,9 @@ fn judge(
         (true, None) => Kind::Unlisted,
         (true, Some(_)) => Kind::Drift,
     };
-    let mut finding = Finding { key, kind, truth, value, version, updated_at_ms, looks: 1, is_steady: true };
+    let (looks, is_steady) = (1, true);
+    let mut finding =
+        Finding { key, kind, truth, value, version, updated_at_ms, mark: mark.number, looks, is_steady };
     let was_same = before.is_none_or(|before| before.is_steady && before.drift() == finding.drift());
     finding.looks = before.map_or(0, |before| before.looks).saturating_add(1);
     finding.is_steady = was_same && finding.drift() != 0;
@@ -114,7 +129,7 @@ fn judge(
         Kind::Missing => {
             !is_live || before.is_some_and(|before| before.kind == kind && before.truth == truth)
         }
-        _ => updated_at_ms < quiet_before_ms,
+        _ => updated_at_ms < mark.quiet_before_ms,
     };
     match (can_be_judged, finding.drift()) {
         (true, 0) => Verdict::Same,
@@ -143,7 +158,7 @@ impl<'a> Comparison<'a> {
 
     /// Compares everything, in as many rounds as it takes.
     pub fn run(&mut self, truths: &mut Truths) -> Result<(), Failure> {
-        let quiet_before_ms = self.mark(truths)?;
+        let mark = self.mark(truths)?;
         truths.begin()?;
         loop {
             let rows = truths.next(CHUNK)?;
@@ -154,12 +169,12 @@ impl<'a> Comparison<'a> {
             let keys: Vec<Vec<u8>> = rows.iter().map(|row| row.key.clone()).collect();
             self.check_prefix(&keys)?;
             for (row, seen) in rows.into_iter().zip(self.read(&keys)?) {
-                let verdict = judge(row.key, Some(row.value), seen, quiet_before_ms, None, truths.is_live());
+                let verdict = judge(row.key, Some(row.value), seen, mark, None, truths.is_live());
                 self.note(verdict)?;
             }
             self.show();
         }
-        self.find_unlisted(quiet_before_ms, truths.is_live())?;
+        self.find_unlisted(mark, truths.is_live())?;
         for _ in 1..self.args.rounds {
             if self.again.count == 0 || !truths.is_live() {
                 break;
@@ -189,21 +204,28 @@ impl<'a> Comparison<'a> {
         Ok((unspool(self.found)?, self.tally))
     }
 
-    /// Takes the moment that counts, and waits until everything of it has arrived. Returns before when a counter must have been
-    /// changed last.
-    fn mark(&mut self, truths: &mut Truths) -> Result<u64, Failure> {
+    /// Takes the moment that counts, and waits until everything of it has arrived.
+    fn mark(&mut self, truths: &mut Truths) -> Result<Mark, Failure> {
         let client = &self.args.client;
         let now_ms = patiently(client, self.interrupt, self.bar, || client.clock_ms())?;
         truths.look()?;
         let looked_at = Instant::now();
         let mark_ms = truths.as_of_ms().unwrap_or(now_ms);
+        if mark_ms > now_ms.saturating_add(CLOCKS_APART_MS) {
+            let what = match self.args.as_of {
+                Some(_) => "--as-of lies in the future".to_owned(),
+                None => format!("{} was last written in the future; say --as-of", truths.shown()),
+            };
+            return Err(Failure::malformed(format!("{what}, by the server's clock; nothing was changed")));
+        }
         let settle = Duration::from_millis(self.args.settle);
         let passed = Duration::from_millis(now_ms.saturating_sub(mark_ms));
         while looked_at.elapsed() + passed < settle {
             std::thread::sleep(LOOK_AROUND.min(settle));
             stop(self.interrupt);
         }
-        Ok(mark_ms.min(now_ms).saturating_sub(self.args.settle))
+        let quiet_before_ms = mark_ms.min(now_ms).saturating_sub(self.args.settle);
+        Ok(Mark { number: SmallRng::from_os_rng().random(), quiet_before_ms })
     }
 
     fn check_prefix(&mut self, keys: &[Vec<u8>]) -> Result<(), Failure> {
@@ -230,7 +252,7 @@ impl<'a> Comparison<'a> {
     }
 
     /// Counters that the source does not have.
-    fn find_unlisted(&mut self, quiet_before_ms: u64, is_live: bool) -> Result<(), Failure> {
+    fn find_unlisted(&mut self, mark: Mark, is_live: bool) -> Result<(), Failure> {
         let Some(prefix) = &self.args.prefix else { return Ok(()) };
         let selection = Selection { prefix: Some(prefix.clone()) };
         let mut pages = Pages::new(&self.args.client, &selection, None, PAGE_MAX);
@@ -239,7 +261,7 @@ impl<'a> Comparison<'a> {
             for counter in &counters {
                 let key = counter.key();
                 if !self.listed.contains(&xxh3_128(&key)) {
-                    self.note(judge(key, None, Seen::of(counter), quiet_before_ms, None, is_live))?;
+                    self.note(judge(key, None, Seen::of(counter), mark, None, is_live))?;
                 }
             }
             self.show();
@@ -251,7 +273,7 @@ impl<'a> Comparison<'a> {
     /// Another look at what could not be judged.
     fn repeat(&mut self, truths: &mut Truths) -> Result<(), Failure> {
         let mut candidates = unspool(std::mem::replace(&mut self.again, spool()?))?;
-        let quiet_before_ms = self.mark(truths)?;
+        let mark = self.mark(truths)?;
         loop {
             let some = candidates.next(CHUNK).map_err(|error| spool_failure(&error))?;
             if some.is_empty() {
@@ -267,7 +289,7 @@ impl<'a> Comparison<'a> {
                     continue;
                 }
                 let key = before.key.clone();
-                self.note(judge(key, truth, seen, quiet_before_ms, Some(&before), true))?;
+                self.note(judge(key, truth, seen, mark, Some(&before), true))?;
             }
             self.show();
         }
@@ -326,7 +348,7 @@ pub fn spool_failure(error: &std::io::Error) -> Failure {
 mod tests {
     use super::*;
 
-    const QUIET_BEFORE: u64 = 1_000;
+    const MARK: Mark = Mark { number: 77, quiet_before_ms: 1_000 };
 
     fn at(value: i64, updated_at_ms: u64) -> Seen {
         Seen { exists: true, value, version: 9, updated_at_ms }
@@ -338,7 +360,7 @@ mod tests {
         before: Option<&Finding>,
         is_live: bool,
     ) -> (String, Option<Finding>) {
-        match judge(b"k".to_vec(), truth, seen, QUIET_BEFORE, before, is_live) {
+        match judge(b"k".to_vec(), truth, seen, MARK, before, is_live) {
             Verdict::Same => ("same".to_owned(), None),
             Verdict::Found(finding) => {
                 (format!("{} {}", finding.kind.name(), finding.drift()), Some(finding))

@@ -1,6 +1,7 @@
 //! Corrections. Each is an addition under a request id that is made of what was judged: the counter's last change, how many there were,
 //! and by how much it differed. Whoever finds the same again, because a run was killed or two run at once, sends the same
-//! request, and it counts once.
+//! request, and it counts once. A counter that is missing says nothing of itself, and may be missing again tomorrow: the id has the
+//! number of the mark instead, and that it is made once is up to the condition that it is not there.
 
 use std::thread;
 use std::time::Instant;
@@ -120,6 +121,9 @@ impl Args {
 
 /// The same for the same finding, and for no other.
 fn request_id(finding: &Finding, delta: i64) -> String {
+    if finding.kind == Kind::Missing {
+        return format!("reconcile:missing:{:016x}:{delta}", finding.mark);
+    }
     // Of a busy counter the state is not known that goes with the truth; that it is corrected once is then up to the rounds.
     format!("reconcile:{}:{}:{delta}", finding.updated_at_ms, finding.version)
 }
@@ -144,15 +148,21 @@ mod tests {
             value: 10,
             version: 7,
             updated_at_ms: 1000,
+            mark: 77,
             looks: 1,
             is_steady: true,
         };
-        let later = Finding { looks: 4, is_steady: false, ..finding.clone() };
+        let later = Finding { looks: 4, is_steady: false, mark: 78, ..finding.clone() };
         assert_eq!(request_id(&finding, 2), request_id(&later, 2));
         let corrected = Finding { version: 8, updated_at_ms: 2000, ..finding.clone() };
         for other in [request_id(&corrected, 2), request_id(&finding, 3)] {
             assert_ne!(request_id(&finding, 2), other);
         }
         assert_eq!(reason(&finding), "reconcile: the source has 12, the counter had 10");
+        // What is missing again in another run was deleted in between.
+        let missing = Finding { kind: Kind::Missing, value: 0, version: 0, updated_at_ms: 0, ..finding };
+        let again = Finding { mark: 78, ..missing.clone() };
+        assert_eq!(request_id(&missing, 12), request_id(&missing.clone(), 12));
+        assert_ne!(request_id(&missing, 12), request_id(&again, 12));
     }
 }

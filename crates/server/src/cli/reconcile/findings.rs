@@ -49,6 +49,8 @@ pub struct Finding {
     pub version: u64,
     /// When the last of them was.
     pub updated_at_ms: u64,
+    /// The number of the mark that it was judged for.
+    pub mark: u64,
     /// How often it was looked at.
     pub looks: u8,
     /// It differed by the same every time.
@@ -87,7 +89,7 @@ impl Finding {
 }
 
 /// Numbers in front of each key in a spool.
-const HEAD_BYTES: usize = 4 + 4 * 8 + 2;
+const HEAD_BYTES: usize = 4 + 5 * 8 + 2;
 
 /// Findings on disk, in a file without a name that goes with the process.
 pub struct Spool {
@@ -107,7 +109,7 @@ impl Spool {
         for number in [finding.truth.unwrap_or(0), finding.value] {
             self.file.write_all(&number.to_le_bytes())?;
         }
-        for number in [finding.version, finding.updated_at_ms] {
+        for number in [finding.version, finding.updated_at_ms, finding.mark] {
             self.file.write_all(&number.to_le_bytes())?;
         }
         self.file.write_all(&(finding.key.len() as u16).to_le_bytes())?;
@@ -154,6 +156,7 @@ impl Spooled {
             value: i64::from_le_bytes(word(1)),
             version: u64::from_le_bytes(word(2)),
             updated_at_ms: u64::from_le_bytes(word(3)),
+            mark: u64::from_le_bytes(word(4)),
             looks: head[1],
             is_steady: head[2] != 0,
         })
@@ -174,6 +177,7 @@ mod tests {
                 value: i64::MAX - i64::from(number),
                 version: u64::from(number) << 40,
                 updated_at_ms: u64::MAX - u64::from(number),
+                mark: u64::from(number) << 20,
                 looks: number as u8,
                 is_steady: number % 2 == 0,
             })
@@ -197,6 +201,7 @@ mod tests {
             value: -1,
             version: 3,
             updated_at_ms: 1_771_834_530_250,
+            mark: 77,
             looks: 1,
             is_steady: false,
         };

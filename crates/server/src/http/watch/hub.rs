@@ -189,6 +189,8 @@ impl Hub {
         if changes.lost || pending.keys.len() > PENDING_MAX {
             state.topics.lose();
             pending.keys.clear();
+            // Everybody begins anew, and must not hear afterwards that what is there now is gone.
+            pending.cleared = false;
             pending.unknown = state.topics.keys().map(|key| key.to_vec()).collect();
         }
     }
@@ -286,8 +288,12 @@ fn too_late() -> Refused {
 
 /// A counter as who reads it at this time sees it.
 pub fn to_json(key: &[u8], reply: &Reply, now_ms: u64) -> Bytes {
-    // A struct of text and numbers: there is nothing in it that JSON cannot say.
-    serde_json::to_vec(&CounterBody::of_read(key, reply, now_ms)).unwrap_or_default().into()
+    body_to_json(&CounterBody::of_read(key, reply, now_ms))
+}
+
+/// A struct of text and numbers: there is nothing in it that JSON cannot say.
+pub fn body_to_json(body: &CounterBody) -> Bytes {
+    serde_json::to_vec(body).unwrap_or_default().into()
 }
 
 /// One who watches, until dropped.

@@ -21,13 +21,14 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use futures_util::stream;
-use quipu_counting::{ListOrder, Listed as Counter, Listing, Reply};
+use quipu_counting::{ListOrder, Listed as Counter, Listing};
+use quipu_wire::json::reply::CounterBody;
 use serde::Serialize;
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::hub::{Subscription, to_json};
+use super::hub::{Subscription, body_to_json};
 use super::topics::Event;
 use crate::http::App;
 use crate::http::answer::Refused;
@@ -336,7 +337,7 @@ fn put_event(out: &mut String, name: &str, id: Option<&str>, json: &[u8]) {
 }
 
 fn state(counter: &Counter) -> Bytes {
-    to_json(&counter.key, &Reply { kind: counter.kind(), ..Reply::state(Some(counter.cell)) }, 0)
+    body_to_json(&CounterBody::listed(counter))
 }
 
 /// The first counters of these prefixes, and whether that is all.

@@ -267,7 +267,10 @@ impl Topics {
         }
         for (prefix, topic) in &mut self.prefixes {
             if topic.life.floor.is_none() && interest.covers_by_prefix(prefix) {
-                topic.life.floor = Some(number);
+                // Above every number that was ever told: who comes back with one of those has missed what happened meanwhile. (What is
+                // true of keys is read anew, and told.)
+                self.number = number + 1;
+                topic.life.floor = Some(self.number);
                 topic.life.wake();
             }
         }

@@ -78,6 +78,9 @@ pub fn answer(sliced: &Sliced, is_grouped: bool, encoder: &mut Encoder<'_>) {
     if !is_grouped {
         return encoder.integer(sliced.value);
     }
+    if sliced.is_partial {
+        return encoder.error(errors::TOO_MANY_GROUPS);
+    }
     encoder.array(sliced.groups.len());
     for (values, sum) in &sliced.groups {
         encoder.array(values.len() + 1);

@@ -57,6 +57,10 @@ pub fn answer_sum(
         put_sum(totals.sum, encoder);
         return Ok(());
     }
+    if totals.has_more_groups {
+        encoder.error(errors::TOO_MANY_GROUPS);
+        return Ok(());
+    }
     encoder.array(totals.groups.len());
     for (values, sum) in &totals.groups {
         encoder.array(values.len() + 1);
