@@ -142,11 +142,11 @@ impl Node {
             }
             kind::CHANGE => {
                 let change = Change::decode(&asked[1..])?;
+                // A stranger does not know where the leader is, nor does a node that has lost its data folder and joins as if it were one.
+                let is_stranger = matches!(change, Change::Join(node, _) if node == from)
+                    || !self.meta.read(|meta| meta.nodes.contains_key(&from));
                 match self.change_here(&change).await {
-                    // A stranger does not know where the leader is; whoever knows that asks for itself.
-                    Err(NotDone::NotLeader(Some(leader)))
-                        if leader != self.id && !self.meta.read(|meta| meta.nodes.contains_key(&from)) =>
-                    {
+                    Err(NotDone::NotLeader(Some(leader))) if leader != self.id && is_stranger => {
                         self.ask(leader, asked.to_vec(), JOIN_ASK_MAX, read_refused).await
                     }
                     done => done,

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use support::cluster::{
-    add, ask, found, free_address, free_ports, quipu, start_settled, value, wait_for, wait_until,
+    add, ask, described, found, free_address, free_ports, quipu, start_settled, value, wait_for, wait_until,
     wait_until_settled,
 };
 use support::{QUIPU, Server, run};
@@ -354,6 +354,16 @@ fn the_first_node_founds_its_cluster_once() {
             false => std::fs::remove_file(entry.path()).unwrap(),
         }
     }
+    // Whom it knows is not who leads, and has to ask that one for it.
+    let is_new = |cluster: &Value| cluster["leader"].as_u64().is_some_and(|leader| leader != 1);
+    wait_until(&servers[0], is_new);
+    let cluster = described(&servers[0]);
+    let follower = 5 - cluster["leader"].as_u64().unwrap();
+    let known = data[0].join("cluster/known.toml");
+    let text = std::fs::read_to_string(&known).unwrap();
+    let (head, _) = text.split_once("[nodes]").unwrap();
+    let address = &cluster["nodes"][follower as usize - 1]["address"];
+    std::fs::write(&known, format!("{head}[nodes]\n{follower} = {address}\n")).unwrap();
     let mut back = Server::start(&data[0]);
     let (status, log) = back.wait();
     assert!(!status.success());

@@ -429,7 +429,10 @@ impl Nodes {
             if let Some((node, status)) = self.ended()?.first() {
                 bail!("node {} ended: {status}: {}", node + 1, self.last_words(*node));
             }
-            ensure!(Instant::now() < until, "the cluster is not whole: {facts:?}");
+            if Instant::now() >= until {
+                let words: Vec<String> = (0..self.nodes.len()).map(|node| self.last_words(node)).collect();
+                bail!("the cluster is not whole: {facts:?}\n{}", words.join("\n"));
+            }
             thread::sleep(LOOK_PAUSE);
         }
     }

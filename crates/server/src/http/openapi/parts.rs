@@ -237,7 +237,11 @@ const PROBLEMS: &[(u16, &str, &str)] = &[
     (412, "Problem", "The counter is not in a state that `If-Match` names."),
     (413, "Problem", "The body is too large."),
     (415, "Problem", "The body is not JSON, or is packed in a manner that is not understood."),
-    (422, "Refusal", "The id was used for another request. Nothing was changed."),
+    (
+        422,
+        "Problem",
+        "The id was used for another request. Nothing was changed; how the counter stands is not said.",
+    ),
     (
         429,
         "OverQuota",
@@ -356,7 +360,11 @@ fn example(status: u16) -> Value {
             problem.extend(quota);
         }
     }
-    if matches!(status, 409 | 422 | 429) {
+    if status == 422 {
+        problem["counterKey"] = json!("stock:shirt");
+        problem["accepted"] = json!(false);
+    }
+    if matches!(status, 409 | 429) {
         let counter = json!({
             "counterKey": "stock:shirt", "value": 100, "version": 7, "updatedAt": "2026-02-23T10:00:00.000Z",
             "exists": true, "kind": "sum", "mode": "strong", "exact": true, "stalenessMs": 0,
