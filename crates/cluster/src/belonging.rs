@@ -13,6 +13,8 @@ use crate::raft::{NodeId, NotDone};
 
 /// How long somebody who wants to join asks before saying that it does not work.
 const JOIN_MAX: Duration = Duration::from_secs(3);
+/// How long the first node may take to lead a group, which a slow disk is no reason to give up.
+const FOUND_MAX: Duration = Duration::from_secs(60);
 /// How long it waits for one of those it asks.
 pub(crate) const JOIN_ASK_MAX: Duration = Duration::from_secs(2);
 
@@ -66,27 +68,35 @@ impl Node {
         if self.meta.read(|meta| meta.cluster != 0) {
             return Err("this data folder belongs to a cluster already".into());
         }
-        for partition in 0..self.partitions {
-            self.hold(partition, 0).await?;
-            let Some(group) = self.group(partition) else { continue };
-            if !group.is_founded().await? {
-                group.found(&[self.id]).await?;
-            }
-            group.has_leader(ANSWER_MAX).await?;
-            // What was counted before is in no log: whoever joins must begin with a snapshot.
-            group.compact().await?;
-        }
         // What an earlier attempt did before it broke off is done.
+        for partition in 0..self.partitions {
+            let founded = self.found_partition(partition).await;
+            founded.map_err(|why| format!("partition {partition}: {why}"))?;
+        }
         if !self.nodes.is_founded().await? {
             self.nodes.found(&[self.id]).await?;
         }
-        self.nodes.has_leader(ANSWER_MAX).await?;
+        self.nodes.has_leader(FOUND_MAX).await?;
         let (partitions, node) = (self.partitions, self.id);
         // A folder that counted alone keeps its policies with the first partition, whatever the others have.
         let policies = self.engine.policies_of(0);
         let policies = policies.iter().map(|(pattern, policy)| (pattern.to_vec(), policy.clone())).collect();
         let found = Change::Found { cluster, partitions, replicas, node, member, policies };
         self.change(found).await.map_err(|why| why.to_string())
+    }
+
+    async fn found_partition(&self, partition: u16) -> Result<(), String> {
+        self.hold(partition, 0).await?;
+        let Some(group) = self.group(partition) else { return Ok(()) };
+        if !group.is_founded().await? {
+            group.found(&[self.id]).await?;
+        }
+        group.has_leader(FOUND_MAX).await?;
+        // What was counted before is in no log: whoever joins must begin with a snapshot.
+        match group.status().purged {
+            Some(_) => Ok(()),
+            None => group.compact().await,
+        }
     }
 
     /// Lets a node leave, which may be lost: others take over what it holds.

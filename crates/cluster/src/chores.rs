@@ -97,7 +97,7 @@ impl Node {
 
     async fn tend_partition(&self, partition: u16, group: &Group) {
         self.stand_or_hand_over(partition, group).await;
-        if group.leader() == Some(self.id) && !group.waits_for_room() {
+        if group.leader() == Some(self.id) && !group.waits_for_room() && !self.is_ahead() {
             self.remove_expired(partition, group).await;
             if !self.missing_policies(partition).is_empty() {
                 // What was not done now is done the next time.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::node::Node;
+use crate::node::{LOST_AFTER, Node};
 use crate::questions::{HEAR_PAUSE, kind};
 use crate::raft::{NodeId, NotDone};
 
@@ -22,11 +22,13 @@ const COMPARE_PAUSE: Duration = Duration::from_secs(1);
 pub(crate) struct Clocks {
     standing: Standing,
     compared_at: Option<Instant>,
+    /// Since when nobody answers, if nobody ever did.
+    unanswered_since: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Standing {
-    /// Nobody has answered yet. Without anybody else it cannot lead anyway.
+    /// Nobody has answered yet. It leads only where nobody else has a say, and not at once: see `keeps_time_alone`.
     #[default]
     Unknown,
     Fine,
@@ -49,6 +51,15 @@ impl Node {
         self.clocks.lock().standing == Standing::Fine
     }
 
+    /// The same of a partition that nobody else holds: if all others are away, there is nobody to compare with, and nobody else to lead.
+    pub(crate) fn keeps_time_alone(&self) -> bool {
+        let clocks = self.clocks.lock();
+        clocks.standing == Standing::Fine
+            || clocks
+                .unanswered_since
+                .is_some_and(|since| clocks.standing == Standing::Unknown && since.elapsed() > LOST_AFTER)
+    }
+
     /// Whether its clock is known to be wrong.
     pub(crate) fn is_ahead(&self) -> bool {
         self.clocks.lock().standing == Standing::Ahead
@@ -58,8 +69,10 @@ impl Node {
         if self.clocks.lock().compared_at.is_some_and(|at| at.elapsed() < COMPARE_PAUSE) {
             return;
         }
-        let others: Vec<NodeId> =
-            self.meta.read(|meta| meta.nodes.keys().copied().filter(|node| *node != self.id).collect());
+        let nodes: Vec<NodeId> = self.meta.read(|meta| meta.nodes.keys().copied().collect());
+        // Who was just started may not know yet who belongs to the cluster: that is not being alone.
+        let is_alone = nodes == [self.id];
+        let others: Vec<NodeId> = nodes.into_iter().filter(|node| *node != self.id).collect();
         let asked =
             others.iter().map(|node| self.ask(*node, vec![kind::TIME], HEAR_PAUSE, |reader| reader.varint()));
         let answers: Vec<Option<u64>> = futures_util::future::join_all(asked)
@@ -72,7 +85,7 @@ impl Node {
             })
             .collect();
         let mut clocks = self.clocks.lock();
-        if let Some(standing) = judge((self.clock)(), others.is_empty(), &answers) {
+        if let Some(standing) = judge((self.clock)(), is_alone, &answers) {
             if standing == Standing::Ahead && clocks.standing != standing {
                 tracing::error!(
                     "the clock of this node is more than an hour ahead of all others: it leads nothing"
@@ -80,6 +93,8 @@ impl Node {
             }
             clocks.standing = standing;
             clocks.compared_at = Some(Instant::now());
+        } else {
+            clocks.unanswered_since.get_or_insert_with(Instant::now);
         }
     }
 }

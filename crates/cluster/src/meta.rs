@@ -146,8 +146,8 @@ impl Meta {
                 }
                 let elsewhere =
                     |(id, known): (&NodeId, &Member)| *id != node && known.address == member.address;
-                if self.nodes.iter().any(elsewhere) {
-                    return Err(same_address(&member.address));
+                if let Some((other, _)) = self.nodes.iter().find(|known| elsewhere(*known)) {
+                    return Err(same_address(*other, &member.address));
                 }
                 if self.nodes.len() >= NODES_MAX && !self.nodes.contains_key(&node) {
                     return Err(format!("there are already {NODES_MAX} nodes"));
@@ -378,11 +378,11 @@ pub fn check_address(address: &str) -> Result<(), String> {
     }
 }
 
-/// What a node is told that is where another one was.
-pub fn same_address(address: &str) -> String {
+/// What a node is told that is where another one is, or was.
+pub fn same_address(other: NodeId, address: &str) -> String {
     format!(
-        "another node has the address {address}; remove that node first if it is lost (`quipu cluster remove`), or join with another address \
-         (`--peer`)"
+        "node {other} has the address {address}; remove that node first if it is lost (`quipu cluster remove {other}`), or join with another \
+         address (`--peer`)"
     )
 }
 

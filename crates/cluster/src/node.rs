@@ -41,6 +41,8 @@ pub struct Settings {
     pub path: PathBuf,
     /// Of its engine.
     pub options: Options,
+    /// What the machine's clock says, where that of the engine does not follow it at once.
+    pub wall_clock: Option<Clock>,
     /// How fast its groups notice things.
     pub pace: Pace,
     /// How long a request may look for a leader.
@@ -72,6 +74,7 @@ pub struct Node {
     pub(crate) journal: Arc<Journal>,
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) clock: Clock,
+    pub(crate) wall_clock: Clock,
     pace: Pace,
     pub(crate) patience: Duration,
     pub(crate) partitions: u16,
@@ -136,7 +139,7 @@ pub(crate) struct Held {
 impl Node {
     /// Opens the data folder and starts the replicas of all partitions it holds.
     pub async fn open(settings: Settings, transport: Arc<dyn Transport>) -> Result<Arc<Node>, String> {
-        let Settings { id, path, options, pace, patience, storage } = settings;
+        let Settings { id, path, options, wall_clock, pace, patience, storage } = settings;
         let partitions = options.partitions;
         let is_simulated = storage.is_some();
         let (engine, journal) = open_engine(path, &options, storage).map_err(|error| error.to_string())?;
@@ -162,6 +165,7 @@ impl Node {
             adding_up: Turns::default(),
             watching: Watching::default(),
             clocks: Mutex::default(),
+            wall_clock: wall_clock.unwrap_or_else(|| Arc::clone(&options.clock)),
             clock: options.clock,
             pace,
             patience,
@@ -380,7 +384,7 @@ impl Node {
     pub(crate) fn may_lead<M: State>(&self, group: &Group<M>) -> bool {
         group.is_complete()
             && !group.waits_for_room()
-            && self.keeps_time()
+            && (self.keeps_time() || (group.voters().iter().eq([&self.id]) && self.keeps_time_alone()))
             && !self.is_stopping.load(Ordering::Acquire)
     }
 

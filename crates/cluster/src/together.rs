@@ -125,8 +125,10 @@ async fn run(
     }
 }
 
+/// Whether they may go together. Who wants all there is to counters gets large answers, which are not for others.
 pub(crate) fn fits(together: &Batch, more: &Batch, requests_max: usize) -> bool {
-    together.requests.len() + more.requests.len() <= requests_max
+    (together.requests.is_empty() || together.wants_whole == more.wants_whole)
+        && together.requests.len() + more.requests.len() <= requests_max
         && together.bytes_len() + more.bytes_len() <= BYTES_MAX
 }
 

@@ -137,15 +137,27 @@ impl Cluster {
             .map_or_else(BTreeSet::new, |node| node.group(number).unwrap().voters())
     }
 
+    /// How many partitions a node leads.
+    fn led(&self, id: NodeId) -> usize {
+        let leads =
+            |number: &u16| self.nodes[&id].group(*number).is_some_and(|group| group.leader() == Some(id));
+        (0..PARTITIONS).filter(leads).count()
+    }
+
     fn path(&self, id: NodeId) -> PathBuf {
         self.folder.path().join(id.to_string())
     }
 
     async fn open(&mut self, id: NodeId) {
-        let settings = Settings {
+        self.open_with(id, options(id)).await;
+    }
+
+    async fn open_with(&mut self, id: NodeId, options: Options) {
+        let settings = || Settings {
             id,
             path: self.path(id),
-            options: options(id),
+            options: options.clone(),
+            wall_clock: None,
             pace: Pace {
                 heartbeat: Duration::from_millis(50),
                 election: Duration::from_millis(200),
@@ -154,8 +166,17 @@ impl Cluster {
             patience: Duration::from_secs(20),
             storage: None,
         };
-        let wire = Arc::new(Wire { from: id, net: Arc::clone(&self.net) });
-        let node = Node::open(settings, wire).await.unwrap();
+        let until = Instant::now() + Duration::from_secs(20);
+        let node = loop {
+            let wire = Arc::new(Wire { from: id, net: Arc::clone(&self.net) });
+            match Node::open(settings(), wire).await {
+                // A thread of who was stopped may be about to end.
+                Err(why) if why.contains("is in use by another process") && Instant::now() < until => {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                opened => break opened.unwrap(),
+            }
+        };
         self.net.nodes.lock().unwrap().insert(id, Arc::downgrade(&node));
         self.nodes.insert(id, node);
     }
@@ -476,6 +497,42 @@ async fn the_last_policy_is_the_one_that_holds() {
     }
 }
 
+async fn becomes(what: &str, is_so: impl Fn() -> bool) {
+    let until = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < until, "{what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Also where nobody else could, who then would wait for ever if others were away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_comes_up_far_ahead_of_others_leads_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster { net: Arc::default(), folder, nodes: BTreeMap::new() };
+    cluster.open(1).await;
+    cluster.nodes[&1].found(0xc1, 1, cluster.member(1)).await.unwrap();
+    cluster.open(2).await;
+    cluster.nodes[&2].join(&[1], &cluster.member(2)).await.unwrap();
+    let share = usize::from(PARTITIONS / 2);
+    becomes("each has its share", || cluster.led(1) == share && cluster.led(2) == share).await;
+    cluster.stop(2).await;
+    let right = options(2).clock;
+    let ahead = Options { clock: Arc::new(move || right() + 10 * 3_600_000), ..options(2) };
+    cluster.open_with(2, ahead).await;
+    becomes("it is told", || {
+        assert_eq!(cluster.led(2), 0);
+        cluster.nodes[&2].problem().is_some_and(|why| why.contains("ahead of all others"))
+    })
+    .await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(cluster.led(2), 0);
+    cluster.stop(2).await;
+    cluster.net.isolate(1);
+    cluster.open(2).await;
+    becomes("it leads what nobody else holds", || cluster.led(2) == share).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strangers_are_refused() {
     let mut cluster = Cluster::start().await;
@@ -485,7 +542,7 @@ async fn strangers_are_refused() {
     assert!(why.to_string().contains("is no address of a node"), "{why}");
     let taken = Member { address: "node-2:7072".into(), ..cluster.member(4) };
     let why = cluster.nodes[&4].join(&[1], &taken).await.unwrap_err();
-    assert!(why.to_string().contains("another node has the address node-2"), "{why}");
+    assert!(why.to_string().contains("node 2 has the address node-2"), "{why}");
     // Garbage is answered with an error, and nothing happens.
     for garbage in [&b""[..], b"\xff", b"\x01", b"\x10\x00", b"\x12\x09", b"\x14\x00\xff\xff\xff\xff\x0f"] {
         cluster.nodes[&1].receive(9, garbage).await;

@@ -50,7 +50,15 @@ async fn start(id: NodeId, tls: Tls, folder: &Path) -> Running {
         ..Pace::default()
     };
     let path = folder.join(id.to_string());
-    let settings = Settings { id, path, options, pace, patience: Duration::from_secs(20), storage: None };
+    let settings = Settings {
+        id,
+        path,
+        options,
+        wall_clock: None,
+        pace,
+        patience: Duration::from_secs(20),
+        storage: None,
+    };
     let node = Node::open(settings, Arc::new(Arc::clone(&peers))).await.unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();

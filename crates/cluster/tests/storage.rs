@@ -203,6 +203,9 @@ async fn whoever_begins_anew_takes_part_once_it_has_all_it_may_have_agreed_to() 
         assert!(!node.log().is_complete(), "0 to 3 are not everything before 5");
         // From here on it is only known from what is said of all groups again.
         node.journal.restate().unwrap();
+        let end = node.engine.log().end();
+        let from = node.journal.stated(end).unwrap();
+        assert!(from < end && node.engine.log().end() == end, "what was just said is not said again");
         node.close();
     }
     let node = Node::open(&path);

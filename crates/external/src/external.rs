@@ -542,6 +542,15 @@ impl External {
                 _ => policies::rules_strong(&before, pattern).then(|| ROWS_UNSEEN.to_owned()),
             });
         };
+        let is_bound = self.archive.as_ref().is_some_and(|archive| archive.is_bound());
+        // Who binds them later would take the policy for one of an archive of before, whose rows are missing.
+        if will_be_strong == Some(true) && !is_bound {
+            return Err(Unavailable::NoLeader(UNBOUND.to_owned()));
+        }
+        // Neither side is walked over for a policy that has no say about strong counters.
+        if !policies::rules_strong(&before, pattern) && !policies::rules_strong(&after, pattern) {
+            return Ok(None);
+        }
         // What has no policy of its own any more has the next one, which may be of the other sort.
         let become_strong = will_be_strong.unwrap_or(was_strong == Some(false));
         let moves = move |key: &[u8]| policies::is_strong(&before, key) != policies::is_strong(&after, key);
@@ -650,6 +659,9 @@ impl Drop for External {
 /// What a policy that wants strong counters needs.
 const WITHOUT_ARCHIVE: &str =
     "strong counters lie in rows of PostgreSQL, and there is none: start with --archive postgres://...";
+/// Why it has to wait.
+const UNBOUND: &str = "it is not known yet whether the archive belongs to this Redis, and strong counters would lie there: PostgreSQL \
+     cannot be reached, or is another one (`quipu backend` says which)";
 /// Why a node without an archive does not take such a policy away.
 const ROWS_UNSEEN: &str = "strong counters of this pattern may lie in rows of PostgreSQL, which this node does not see, and would be left \
      there; ask a node that has --archive";

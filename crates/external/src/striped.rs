@@ -182,6 +182,11 @@ impl TotalsSeen {
         known.insert(key.to_vec(), (Instant::now(), values));
     }
 
+    /// All of them are about to be others, or are.
+    fn forget(&self, key: &[u8]) {
+        self.known.lock().remove(key);
+    }
+
     /// One of them is so now. What all have, and how long ago the others were looked at, if they were.
     fn with(&self, key: &[u8], distance: u16, value: Option<(i64, u64)>) -> (Values, Option<Duration>) {
         let mut known = self.known.lock();
@@ -297,6 +302,8 @@ impl Striped {
                     Some(Found::Other) => Part::Refused(Refusal::IdReused),
                     Some(_) => Part::Refused(Refusal::NoLeader),
                     None => {
+                        // What is added behind it looks at them anew.
+                        totals.forget(asked.key(index));
                         let ask = |distance| {
                             sent.push(&asked, index, action_at(action, distance), layout.group(distance))
                         };
@@ -358,6 +365,8 @@ impl Striped {
                 (reply, age.as_micros().div_ceil(1_000) as u64)
             }
             Part::All(places) => {
+                // Somebody may have looked while it was done.
+                totals.forget(self.asked.key(index));
                 let all: Vec<Reply> = places.iter().map(|place| at(*place)).collect();
                 (done_to_all(&all), 0)
             }

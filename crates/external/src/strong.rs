@@ -170,17 +170,25 @@ impl Strong {
     }
 
     fn put(&self, units: Vec<Unit>) {
-        for unit in units {
-            let way = &self.ways[way_of(unit.group)];
-            let mut waiting = way.waiting.lock();
-            if waiting.len() >= self.options.queue / WAYS && unit.attempts == 0 {
-                let why = format!("{} requests wait for PostgreSQL", waiting.len());
-                drop(waiting);
-                unit.answer(Answer::Unavailable(Unavailable::Busy(why)));
-                continue;
+        let mut of_ways: [Vec<Unit>; WAYS] = Default::default();
+        units.into_iter().for_each(|unit| of_ways[way_of(unit.group)].push(unit));
+        for (way, units) in self.ways.iter().zip(of_ways).filter(|(_, units)| !units.is_empty()) {
+            let mut refused = Vec::new();
+            {
+                // All at once: no round takes the beginning of a batch whose end is not there yet.
+                let mut waiting = way.waiting.lock();
+                for unit in units {
+                    match waiting.len() >= self.options.queue / WAYS && unit.attempts == 0 {
+                        true => refused.push((unit, waiting.len())),
+                        false => waiting.push_back(unit),
+                    }
+                }
             }
-            waiting.push_back(unit);
             way.come.notify_one();
+            for (unit, count) in refused {
+                let why = format!("{count} requests wait for PostgreSQL");
+                unit.answer(Answer::Unavailable(Unavailable::Busy(why)));
+            }
         }
     }
 
@@ -267,6 +275,7 @@ impl Strong {
             again.push(unit);
         }
         let Some(attempts) = again.iter().map(|unit| unit.attempts).max() else { return };
+        take_rest(&mut again, &mut way.waiting.lock());
         let wait = full_jitter(attempts.saturating_sub(1), self.chance.lock().random());
         let strong = Arc::clone(self);
         tokio::spawn(async move {
@@ -308,17 +317,37 @@ fn way_of(group: u16) -> usize {
     usize::from(number_of_home(group)) % WAYS
 }
 
-/// As much as one transaction may hold.
+/// As much as one transaction may hold. A batch of one client goes as a whole, unless it is more than that by itself.
 fn take(waiting: &mut VecDeque<Unit>) -> Vec<Unit> {
-    let (mut units, mut requests) = (Vec::new(), 0);
-    while let Some(unit) = waiting.front() {
-        requests += unit.range().len();
-        if !units.is_empty() && requests > REQUESTS_MAX {
+    let (mut requests, mut end) = (0, 0);
+    while let Some(first) = waiting.get(end) {
+        let of_batch = waiting.range(end..).take_while(|unit| unit.is_of_same_batch(first));
+        let (mut more, mut size) = (0, 0);
+        for length in of_batch.map(|unit| unit.range().len()) {
+            if more > 0 && size + length > REQUESTS_MAX {
+                break;
+            }
+            (more, size) = (more + 1, size + length);
+        }
+        if end > 0 && requests + size > REQUESTS_MAX {
             break;
         }
-        units.extend(waiting.pop_front());
+        (requests, end) = (requests + size, end + more);
     }
-    units
+    waiting.drain(..end).collect()
+}
+
+/// Takes along what is left of the batches of these: it would be done before them, while they wait. It comes first in the queue, since
+/// batches come as a whole, and are taken from the front.
+fn take_rest(again: &mut Vec<Unit>, waiting: &mut VecDeque<Unit>) {
+    let is_left = |unit: &mut Unit| again.iter().any(|other| other.is_of_same_batch(unit));
+    let mut rest = Vec::new();
+    while let Some(mut unit) = waiting.pop_front_if(is_left) {
+        // It was taken on before: a full queue does not refuse it.
+        unit.attempts = unit.attempts.max(1);
+        rest.push(unit);
+    }
+    again.append(&mut rest);
 }
 
 /// Nothing was done, unless it may have been.
@@ -370,6 +399,45 @@ mod tests {
         }
         let order: Vec<usize> = way.waiting.lock().iter().map(|unit| unit.range().start).collect();
         assert_eq!(order, (0..50).collect::<Vec<_>>());
+    }
+
+    fn additions(count: i64) -> Vec<Unit> {
+        let mut batch = Batch::default();
+        (0..count).for_each(|delta| _ = batch.push(b"stock:1", Action::Add(Add::plain(delta))));
+        split(batch, 0, Box::new(|_, _| {}))
+    }
+
+    #[test]
+    fn a_batch_goes_as_a_whole_where_it_can() {
+        let sizes = |batches: &[i64]| -> Vec<usize> {
+            let mut waiting: VecDeque<Unit> = batches.iter().flat_map(|count| additions(*count)).collect();
+            std::iter::from_fn(|| Some(take(&mut waiting).len()).filter(|count| *count > 0)).collect()
+        };
+        assert_eq!(sizes(&[1, 1, 498, 1]), [500, 1]);
+        assert_eq!(sizes(&[300, 300, 200]), [300, 500]);
+        assert_eq!(sizes(&[10, 1_012, 10]), [10, 500, 500, 22]);
+    }
+
+    /// The first piece of a batch that is too large for one transaction fails: what is left of it does not overtake it.
+    #[tokio::test]
+    async fn what_is_left_of_a_batch_waits_for_what_is_asked_again() {
+        let nowhere = Archive::new("postgres://quipu@127.0.0.1:1/postgres").unwrap();
+        let strong = Strong::start(Arc::new(nowhere), &Options::default());
+        strong.tasks.lock().drain(..).for_each(|task| task.abort());
+        let way = &strong.ways[way_of(group(b"stock:1"))];
+        strong.put(additions(512));
+        strong.put(additions(7));
+        let piece = take(&mut way.waiting.lock());
+        assert_eq!(piece.len(), REQUESTS_MAX);
+        strong.set_all_back(piece, Failed::NotDone("away".to_owned()), way);
+        assert_eq!(way.waiting.lock().len(), 7, "only the other batch may be done");
+        let begin = Instant::now();
+        while way.waiting.lock().len() == 7 {
+            assert!(begin.elapsed() < PATIENCE);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let order: Vec<usize> = way.waiting.lock().iter().map(|unit| unit.range().start).collect();
+        assert_eq!(order, (0..7).chain(0..512).collect::<Vec<_>>());
     }
 
     #[tokio::test(flavor = "multi_thread")]

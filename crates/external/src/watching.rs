@@ -4,8 +4,8 @@
 //! trim the streams meanwhile. A stream that has become shorter than what was read makes it was trimmed; how many entries it ever had says
 //! whether one of those was not read: then it is only known that something has changed.
 
-use std::collections::{BTreeMap, HashSet};
-use std::sync::Weak;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -24,6 +24,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 const ENTRIES_MAX: usize = 200;
 /// The most counters that are noted for who asks rarely, and the most whose ends are known.
 const NOTED_MAX: usize = 65_536;
+/// While counters end that are not known, it is said no more often than so that something is lost: who watches looks at everything then.
+const UNKNOWN_PAUSE_MS: u64 = 10_000;
 /// Where the expiry stands in what a stream tells of a change, if that may have one.
 const EXPIRY_FIELD: usize = 6;
 
@@ -39,9 +41,13 @@ struct State {
     keys: HashSet<Vec<u8>>,
     lost: bool,
     /// When watched counters end by themselves, which nobody tells.
-    ends: BTreeMap<u64, HashSet<Vec<u8>>>,
-    /// How many keys that are.
-    ends_noted: usize,
+    ends: BTreeSet<(u64, Arc<[u8]>)>,
+    /// The same by key.
+    ends_of: HashMap<Arc<[u8]>, u64>,
+    /// When the first and the last of those end that are not known any more.
+    unknown_ends: Option<(u64, u64)>,
+    /// Until then nothing is said of them.
+    unknown_until_ms: u64,
     task: Option<AbortHandle>,
 }
 
@@ -66,23 +72,46 @@ impl State {
             self.note(key);
             let field = text.split(|byte| *byte == b' ').nth(EXPIRY_FIELD);
             let expires = field.and_then(|field| std::str::from_utf8(field).ok()?.parse::<u64>().ok());
-            if let Some(expires) = expires.filter(|_| self.ends_noted < NOTED_MAX) {
-                let is_new = self.ends.entry(expires).or_default().insert(key.to_vec());
-                self.ends_noted += usize::from(is_new);
+            if let Some(expires) = expires {
+                self.note_end(key, expires);
             }
         }
     }
 
+    /// A counter will end then, and not when it was said before.
+    fn note_end(&mut self, key: &[u8], expires: u64) {
+        let known = match self.ends_of.remove_entry(key) {
+            Some((known, former)) => {
+                let noted = (former, known);
+                self.ends.remove(&noted);
+                noted.1
+            }
+            None if self.ends.len() < NOTED_MAX => Arc::from(key),
+            None => {
+                let (first, last) = self.unknown_ends.unwrap_or((expires, expires));
+                self.unknown_ends = Some((first.min(expires), last.max(expires)));
+                return;
+            }
+        };
+        self.ends.insert((expires, Arc::clone(&known)));
+        self.ends_of.insert(known, expires);
+    }
+
     /// Notes those that have ended.
     fn end(&mut self, now_ms: u64) {
-        while let Some(first) = self.ends.first_entry().filter(|first| *first.key() <= now_ms) {
-            let ended = first.remove();
-            self.ends_noted -= ended.len();
-            for key in ended {
-                if self.interest.covers(&key) {
-                    self.note(&key);
-                }
+        while self.ends.first().is_some_and(|(expires, _)| *expires <= now_ms) {
+            let Some((_, key)) = self.ends.pop_first() else { break };
+            self.ends_of.remove(&key);
+            if self.interest.covers(&key) {
+                self.note(&key);
             }
+        }
+        let unknown = self.unknown_ends.filter(|(first, _)| self.unknown_until_ms.max(*first) <= now_ms);
+        if let Some((_, last)) = unknown {
+            self.lose();
+            self.unknown_until_ms = now_ms.saturating_add(UNKNOWN_PAUSE_MS);
+            // Of those in between nobody knows when they end.
+            self.unknown_ends = (last > now_ms).then_some((now_ms, last));
         }
     }
 }
@@ -253,18 +282,47 @@ fn changes(fields: &Value) -> impl Iterator<Item = (&[u8], &[u8])> {
 mod tests {
     use super::*;
 
+    fn watching() -> State {
+        State { interest: Interest::new([], [b"key:".to_vec()]), ..State::default() }
+    }
+
+    fn hear(state: &mut State, number: usize, expires: u64) {
+        let (key, text) = (format!("key:{number}"), format!("s 5 7 3 1000 9 {expires}"));
+        state.hear([(key.as_bytes(), text.as_bytes())].into_iter());
+    }
+
+    fn noted(state: &mut State, now_ms: u64) -> (usize, bool) {
+        state.end(now_ms);
+        (std::mem::take(&mut state.keys).len(), std::mem::take(&mut state.lost))
+    }
+
     #[test]
     fn no_more_ends_are_noted_than_may_be() {
-        let mut state = State { interest: Interest::new([], [b"key:".to_vec()]), ..State::default() };
-        let told: Vec<(Vec<u8>, &[u8])> = (0..NOTED_MAX + 10)
-            .map(|number| (format!("key:{number}").into_bytes(), &b"s 5 7 3 1000 9 5000"[..]))
-            .collect();
+        let mut state = watching();
         for _ in 0..2 {
-            state.hear(told.iter().map(|(key, text)| (&key[..], *text)));
-            let noted: usize = state.ends.values().map(HashSet::len).sum();
-            assert_eq!((noted, state.ends_noted), (NOTED_MAX, NOTED_MAX), "all end at the same time");
+            (0..NOTED_MAX).for_each(|number| hear(&mut state, number, 5_000));
+            assert_eq!((state.ends.len(), state.ends_of.len()), (NOTED_MAX, NOTED_MAX));
         }
-        state.end(5_000);
-        assert_eq!((state.ends.len(), state.ends_noted), (0, 0));
+        // It is not known of these, but that they end is told.
+        for (number, expires) in [(0, 7_000), (1, 6_000), (2, 30_000)] {
+            hear(&mut state, NOTED_MAX + number, expires);
+        }
+        assert_eq!(state.ends.len(), NOTED_MAX);
+        (state.keys, state.lost) = (HashSet::new(), false);
+        assert_eq!(noted(&mut state, 4_999), (0, false));
+        assert_eq!(noted(&mut state, 5_000), (NOTED_MAX, false));
+        assert_eq!((state.ends.len(), state.ends_of.len()), (0, 0));
+        let lost = [5_999, 6_000, 6_001, 15_999, 16_000, 26_000, 30_000, 36_000, 99_000];
+        let lost = lost.map(|now_ms| noted(&mut state, now_ms).1);
+        assert_eq!(lost, [false, true, false, false, true, true, false, true, false]);
+    }
+
+    #[test]
+    fn a_counter_ends_when_it_was_last_said() {
+        let mut state = watching();
+        hear(&mut state, 1, 5_000);
+        hear(&mut state, 1, 7_000);
+        state.keys.clear();
+        assert_eq!([5_000, 7_000, 9_000].map(|now_ms| noted(&mut state, now_ms).0), [0, 1, 0]);
     }
 }

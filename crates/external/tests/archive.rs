@@ -206,7 +206,9 @@ async fn what_others_have_is_flushed_while_a_master_is_away() {
     tokio::task::block_in_place(|| {
         wait_until("it is seen", || {
             let state = archive.state();
-            state.problem.is_some() && state.lag_ms > 2_000
+            state.problem.is_some_and(|problem| problem.contains("Redis at"))
+                && state.lag_ms > 2_000
+                && !state.is_up
         });
     });
     add_and_wait(3).await;

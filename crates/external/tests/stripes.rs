@@ -453,6 +453,31 @@ async fn stripes_are_rebuilt_from_the_tables() {
     assert!((8..=16).contains(&stripes_of(&[&server], "hot:a")));
 }
 
+/// What one has just set, reset or deleted is not shown as it was before, however short ago that was seen.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_addition_after_a_set_shows_what_was_set() {
+    let server = Server::start();
+    let external = External::open(&server.url(), Options::default()).await.unwrap();
+    stripe(&external, Some(16)).await;
+    for (action, expected) in [
+        (set_to(50), 51),
+        (Action::Delete(Condition::Always), 1),
+        (set_to(7), 8),
+        (Action::Reset(Condition::Always), 1),
+    ] {
+        run(&external, |batch| (0..40).for_each(|_| _ = batch.push(b"hot:a", plain(1)))).await.unwrap();
+        one(&external, "hot:a", action).await;
+        assert_eq!(one(&external, "hot:a", plain(1)).await.cell.value, expected, "{action:?}");
+        // The same in one pipeline.
+        let told = run(&external, |batch| {
+            batch.push(b"hot:a", plain(1));
+            batch.push(b"hot:a", action);
+            batch.push(b"hot:a", plain(1));
+        });
+        assert_eq!(told.await.unwrap().replies[2].cell.value, expected, "{action:?}");
+    }
+}
+
 /// What was applied is exact, whatever the sum is; a sum beyond 64 bits is not.
 #[tokio::test(flavor = "multi_thread")]
 async fn replies_of_striped_counters_are_true() {

@@ -200,7 +200,7 @@ async fn a_new_archive_without_the_rows_of_strong_counters_is_refused() {
     let archive = || Some(Arc::new(Archive::new(&second.url()).unwrap()));
     let refused = External::open_before(&redis.url(), archive(), Options::default()).await;
     let refused = refused.err().unwrap().to_string();
-    assert!(refused.contains("stock:*") && refused.contains("pg_dump"), "{refused}");
+    assert!(["stock:*", "pg_dump", "Stop all nodes"].iter().all(|part| refused.contains(part)), "{refused}");
     let copy = format!(
         "pg_dump -t 'counter_strong*' -t quipu_strong_migrations {} | psql -q {}",
         first.url(),
@@ -246,6 +246,58 @@ async fn what_postgres_says_is_passed_on() {
         let said = waiting.await.unwrap();
         assert!(said.contains("PostgreSQL") && !said.contains("lock timeout"), "{said}");
     }
+    // Policies that have no say about strong counters are set without it, and others are not.
+    for policy in [plain(), None] {
+        set_policy(&node, "likes:*", policy).await.unwrap();
+    }
+    let refused = set_policy(&node, "stock:vip:*", plain()).await;
+    assert!(matches!(&refused, Err(Unavailable::NoLeader(_))), "{refused:?}");
+}
+
+/// More than one transaction may hold, and the first of them fails: everything is done in its order all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_pipeline_keeps_its_order_when_its_beginning_fails() {
+    let (redis, postgres) = (Server::start(), Postgres::start());
+    let node = node(&redis, &postgres.url()).await;
+    set_policy(&node, "stock:*", strong(0, 10_000)).await.unwrap();
+    ask(&node, |batch| add(batch, "stock:1", 1, "a")).await.unwrap();
+    let failures = |node: &External| {
+        node.facts().into_iter().find(|(name, _)| *name == "strong_failures").map_or(0, |(_, count)| count)
+    };
+    let before = failures(&node);
+    let client = connect(&postgres.url()).await;
+    client.batch_execute("BEGIN; LOCK TABLE counter_strong IN ACCESS EXCLUSIVE MODE").await.unwrap();
+    let asking = Arc::clone(&node);
+    let asked = tokio::spawn(async move {
+        ask(&asking, |batch| {
+            batch.push(b"stock:1", set_to(1_000));
+            (0..499).for_each(|_| _ = batch.push(b"stock:1", Action::Read));
+            (0..12).for_each(|_| _ = batch.push(b"stock:1", Action::Add(Add::plain(1))));
+        })
+        .await
+        .unwrap()
+    });
+    while failures(&node) == before {
+        assert!(!asked.is_finished());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    client.batch_execute("ROLLBACK").await.unwrap();
+    let values: Vec<i64> = asked.await.unwrap()[500..].iter().map(|reply| reply.cell.value).collect();
+    assert_eq!(values, (1_001..=1_012).collect::<Vec<_>>());
+}
+
+/// As long as nobody knows whether the archive is the right one, nothing is to lie there.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_policy_wants_strong_counters_before_the_archive_is_bound() {
+    let (redis, postgres) = (Server::start(), Postgres::start());
+    External::open(&redis.url(), Options::default()).await.unwrap();
+    let early = node(&redis, "postgres://quipu@127.0.0.1:1/postgres").await;
+    let refused = set_policy(&early, "stock:*", strong(0, 10)).await.unwrap_err();
+    assert!(matches!(&refused, Unavailable::NoLeader(why) if why.contains("archive")), "{refused}");
+    set_policy(&early, "likes:*", plain()).await.unwrap();
+    // So the archive that comes later is not locked out.
+    let later = node(&redis, &postgres.url()).await;
+    set_policy(&later, "stock:*", strong(0, 10)).await.unwrap();
 }
 
 /// Of all policies that match a counter the most specific one says where it lies: what others say does not move it.

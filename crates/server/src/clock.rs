@@ -74,6 +74,11 @@ impl Default for Clock {
     }
 }
 
+/// What the machine's clock says, whether it is believed or not: UTC milliseconds.
+pub fn wall_ms() -> u64 {
+    wall_ns() / 1_000_000
+}
+
 fn wall_ns() -> u64 {
     // A wall clock before 1970 reads as 1970.
     SystemTime::now()

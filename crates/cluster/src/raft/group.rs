@@ -87,6 +87,9 @@ const PIECE_BYTES: usize = 1 << 20;
 const PIECE_MAX: Duration = Duration::from_secs(10);
 /// How long it may take to install a snapshot. One whose answer is lost is sent again after this.
 const INSTALL_MAX: Duration = Duration::from_secs(120);
+/// How long the folder of a first node may take to become a snapshot, a partition at a time, and how often it is asked for.
+const COMPACT_MAX: Duration = Duration::from_secs(60);
+const COMPACT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Why a group did not do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -257,7 +260,7 @@ impl<M: State> Group<M> {
             may: AtomicBool::new(false),
         });
         let group = Group { raft, engine, log, ties, standing, arriving: Mutex::default() };
-        group.stand(group.is_complete());
+        // Whether it stands is for the node to say, which first compares its clock with those of others.
         if is_bound {
             group.standing.promise();
             let (raft, standing) = (group.raft.clone(), Arc::clone(&group.standing));
@@ -365,18 +368,26 @@ impl<M: State> Group<M> {
 
     /// Makes everything up to here part of a snapshot and nothing else: whoever joins later starts from that.
     pub async fn compact(&self) -> Result<(), String> {
-        let written = self.raft.write_blank().await.map_err(|error| error.to_string())?;
+        let written = tokio::time::timeout(COMPACT_MAX, self.raft.write_blank()).await;
+        let written = written.map_err(|_| "nothing is agreed on")?.map_err(|error| error.to_string())?;
         let index = written.log_id.index;
-        self.raft.trigger().snapshot().await.map_err(|error| error.to_string())?;
-        let within = Some(Duration::from_secs(60));
-        let has_snapshot =
-            |metrics: &openraft::RaftMetrics<Types>| metrics.snapshot.is_some_and(|last| last.index >= index);
-        let waited = self.raft.wait(within).metrics(has_snapshot, "a snapshot").await;
-        waited.map_err(|error| error.to_string())?;
+        let begun = Instant::now();
+        loop {
+            self.raft.trigger().snapshot().await.map_err(|error| error.to_string())?;
+            let has_snapshot = |metrics: &openraft::RaftMetrics<Types>| {
+                metrics.snapshot.is_some_and(|last| last.index >= index)
+            };
+            // One that was begun before may end without this entry, and whoever asked meanwhile was not heard.
+            match self.raft.wait(Some(COMPACT_PAUSE)).metrics(has_snapshot, "a snapshot").await {
+                Ok(_) => break,
+                Err(error) if begun.elapsed() >= COMPACT_MAX => return Err(error.to_string()),
+                Err(_) => {}
+            }
+        }
         self.raft.trigger().purge_log(index).await.map_err(|error| error.to_string())?;
         let is_purged =
             |metrics: &openraft::RaftMetrics<Types>| metrics.purged.is_some_and(|last| last.index >= index);
-        let waited = self.raft.wait(within).metrics(is_purged, "a purge").await;
+        let waited = self.raft.wait(Some(COMPACT_MAX)).metrics(is_purged, "a purge").await;
         waited.map(|_| ()).map_err(|error| error.to_string())
     }
 
@@ -582,6 +593,11 @@ impl<M: State> Group<M> {
             }
             4 => {
                 let request = message::read_transfer(reader).map_err(malformed)?;
+                let is_heir = self.metrics(|metrics| *request.to_node_id() == metrics.id);
+                // Who leaves a group gives the lead away without asking.
+                if is_heir && !self.standing.may.load(Ordering::SeqCst) {
+                    return Err("this replica would not lead".into());
+                }
                 let response = self.raft.handle_transfer_leader(request).await;
                 out.push(u8::from(!matches!(response, Ok(Ok(())))));
             }

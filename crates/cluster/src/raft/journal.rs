@@ -10,7 +10,7 @@
 //!         | 0x05 (group:v maybe vote, maybe log_id, index:v)*     votes, purges and 0x07 of all groups again
 //! ```
 //! The order of records is the order of events, so a torn tail takes away the last of them and never one in the middle. A
-//! record of kind 5 comes before the node forgets where older ones are: see [`Journal::restate`].
+//! record of kind 5 comes before the node forgets where older ones are: see [`Journal::stated`].
 //!
 //! Entries stay in memory until they are purged. Checkpoints come often enough that those are few.
 
@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::io;
 use std::ops::{Bound, RangeBounds};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use openraft::entry::RaftEntry;
@@ -26,7 +26,7 @@ use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
 use openraft::{OptionalSend, RaftLogReader};
 use parking_lot::Mutex;
 use quipu_engine::Replication;
-use quipu_store::{Log, LogError};
+use quipu_store::{Appender, Log, LogError};
 use quipu_wire::entry::{Malformed, Reader, put_varint};
 
 use super::codec::{
@@ -181,7 +181,8 @@ impl JournalReader {
         }
         let groups = self.groups.into_iter().map(|group| Arc::new(Mutex::new(group))).collect();
         let (is_closing, waiting) = (AtomicBool::new(false), AtomicUsize::new(0));
-        Arc::new(Journal { log, groups, tell: OnceLock::new(), is_closing, waiting })
+        let restated_from = AtomicU64::new(0);
+        Arc::new(Journal { log, groups, tell: OnceLock::new(), is_closing, waiting, restated_from })
     }
 }
 
@@ -194,15 +195,15 @@ pub struct Journal {
     is_closing: AtomicBool,
     /// How many replicas wait for room in the log.
     waiting: AtomicUsize,
+    /// A place from which on votes and purges were last said again, durably; 0 if they were not yet.
+    restated_from: AtomicU64,
 }
 
 impl Replication for Journal {
     fn needed_from(&self, partition: u16, mark: &[u8]) -> Result<u64, LogError> {
         let mark = Mark::decode(mark)
             .map_err(|error| LogError::Record(format!("the mark of partition {partition}: {error}")))?;
-        let needed = self.needed_behind(usize::from(partition), mark.applied.map(|applied| applied.index));
-        self.restate()?;
-        Ok(needed)
+        self.stated(self.needed_behind(usize::from(partition), mark.applied.map(|applied| applied.index)))
     }
 
     fn checkpointed(&self, partition: u16) {
@@ -297,11 +298,23 @@ impl Journal {
         self.log.commit(end)
     }
 
-    /// Says votes and purges of all groups again, durably: whoever reads from any place that [`Journal::needed_behind`] gave
-    /// before learns all there is to know.
+    /// Sees to it that whoever reads from a place that [`Journal::needed_behind`] gave learns all there is to know, and gives back that place,
+    /// or one a little before it. What was said again just before serves once more: a log whose disk is full has no room to say it for every
+    /// checkpoint, and without checkpoints there is never any.
+    pub fn stated(&self, needed: u64) -> Result<u64, LogError> {
+        let last = self.restated_from.load(Ordering::Acquire);
+        if last > 0 && self.log.end().saturating_sub(last) < self.log.spare_bytes() {
+            return Ok(needed.min(last));
+        }
+        self.restate()?;
+        Ok(needed)
+    }
+
+    /// Says votes and purges of all groups again, durably.
     pub fn restate(&self) -> Result<(), LogError> {
         // Held together with the append: a vote that is saved later comes later.
         let groups: Vec<_> = self.groups.iter().map(|group| group.lock()).collect();
+        let from = self.log.end();
         let mut record = vec![0x05];
         for (number, group) in groups.iter().enumerate() {
             put_varint(&mut record, number as u64);
@@ -309,13 +322,18 @@ impl Journal {
             put_maybe(&mut record, group.purged.as_ref(), put_log_id);
             put_varint(&mut record, group.complete_at);
         }
-        let end = self.append(&record)?;
+        let end = self.append_by(self.log.spare_appender(record.len())?, &record)?;
         drop(groups);
-        self.log.commit(end)
+        self.log.commit(end)?;
+        self.restated_from.store(from, Ordering::Release);
+        Ok(())
     }
 
     fn append(&self, record: &[u8]) -> Result<u64, LogError> {
-        let appender = self.log.appender(record.len())?;
+        self.append_by(self.log.appender(record.len())?, record)
+    }
+
+    fn append_by(&self, appender: Appender<'_>, record: &[u8]) -> Result<u64, LogError> {
         let end = appender.append(&[record])?;
         drop(appender);
         // The record is in: a segment that cannot be had now is the next appender's error.

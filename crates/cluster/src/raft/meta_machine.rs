@@ -67,7 +67,7 @@ impl MetaState {
             (known.0.applied.map(|applied| applied.index), encode(&known))
         };
         let needed = self.journal.needed_behind(self.number, applied);
-        self.journal.restate().map_err(io::Error::other)?;
+        let needed = self.journal.stated(needed).map_err(io::Error::other)?;
         self.engine.save_meta(needed, &encoded).map_err(io::Error::other)
     }
 }

@@ -196,8 +196,9 @@ async fn refuse_without_rows(client: &Client, links: &Links, address: &str) -> R
     }
     Err(ArchiveError::Unfit(format!(
         "policies want strong counters ({}), whose rows lie in the archive of before and nowhere else, and this database has none. \
-         Copy them here first: pg_dump -t 'counter_strong*' -t quipu_strong_migrations OLD | psql NEW. If none were ever counted, or \
-         they are to be given up, remove the policies instead: redis-cli HDEL {POLICIES} '={first}'",
+         Stop all nodes first, also those that run without this archive. Then copy the rows here: \
+         pg_dump -t 'counter_strong*' -t quipu_strong_migrations OLD | psql NEW. If none were ever counted, or they are to be given \
+         up, remove the policies instead, while all nodes are stopped: redis-cli HDEL {POLICIES} '={first}'",
         strong.join(", ")
     )))
 }

@@ -9,7 +9,7 @@
 //! what a dead flusher had in its hands is simply still there.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rand::rngs::SmallRng;
@@ -23,7 +23,7 @@ use super::change::Change;
 use super::migrations::migrate;
 use super::recovery::Attempt;
 use super::rows::{self, Since};
-use super::streams::{self, Place, Position, Told};
+use super::streams::{self, CHANGES_MAX, Place, Position, Told};
 use super::watermark::{self, ANY, FREE, Judged, Watermark};
 use super::{Archive, ArchiveError, bond, producers, shards};
 use crate::epoch;
@@ -72,7 +72,9 @@ pub struct Flusher {
     /// Whether others use the archive on another Redis.
     pub(super) is_in_use: AtomicBool,
     /// How often the number of entries was halved that are read at once, by group.
-    halvings: Vec<AtomicU32>,
+    pub(super) halvings: Vec<AtomicU32>,
+    /// How many entries tell enough, by group.
+    enough: Vec<AtomicUsize>,
 }
 
 /// What a turn came to.
@@ -121,9 +123,11 @@ const HALVINGS_MAX: u32 = 16;
 
 /// Bodies that are read at once: most have some kilobytes, few have megabytes.
 const BODIES_AT_ONCE: usize = 64;
-/// Entries that are looked through for what changed the bodies at hand meanwhile: so many at once, so often.
+/// Entries that are looked through for what changed the bodies at hand meanwhile: so many at once, and so many in all.
 const EARLY_ENTRIES: usize = 1_000;
-const EARLY_LOOKS: usize = 10;
+const EARLY_ENTRIES_MAX: usize = 10_000;
+/// And for so long: entries may be large, more come meanwhile, and PostgreSQL ends a transaction that rests for 20 s.
+const EARLY_TIME: Duration = Duration::from_secs(5);
 
 impl Flusher {
     /// A flusher of these counters. The tables are brought up to date.
@@ -153,6 +157,7 @@ impl Flusher {
             has_bound: AtomicBool::new(false),
             is_in_use: AtomicBool::new(false),
             halvings: (0..GROUPS).map(|_| AtomicU32::new(0)).collect(),
+            enough: (0..GROUPS).map(|_| AtomicUsize::new(usize::MAX)).collect(),
         }
     }
 
@@ -188,11 +193,14 @@ impl Flusher {
             };
             if turned.is_err() {
                 client = None;
+            }
+            // What stands in the way of one group is a failure, whatever others have got.
+            if problem.is_some() {
                 facts.failures.fetch_add(1, Ordering::Relaxed);
             }
             // The first asks PostgreSQL each time; that others had nothing to ask it says nothing.
-            if worker == 0 || turned.is_err() {
-                facts.is_up.store(turned.is_ok(), Ordering::Relaxed);
+            if worker == 0 || problem.is_some() {
+                facts.is_up.store(problem.is_none(), Ordering::Relaxed);
                 self.archive.note_problem(problem.clone());
             }
             match problem {
@@ -250,7 +258,7 @@ impl Flusher {
         groups.rotate_left(first);
         for group in &groups {
             match self.flush_group(client, *group, FREE, &ours).await {
-                Err(error) if error.is_of_one_group() => turned.problem = Some(error.to_string()),
+                Err(error) if error.is_of_one_group() => turned.problem = Some(self.told_of(*group, &error)),
                 events => turned.events += events?,
             }
         }
@@ -290,13 +298,15 @@ impl Flusher {
         let map = self.external.map();
         let places: Vec<Place> = known.iter().map(|known| known.place).collect();
         let (found, failed) = streams::known_positions(&self.links, &map, &places).await;
-        let mut problem = failed.map(|error| ArchiveError::from(error).to_string());
+        let mut problem = failed.map(|(address, error)| format!("Redis at {address}: {error}"));
         for (known, found) in known.iter().zip(found) {
             let judged = found.map(|found| known.judge(&found));
             if known.epoch != ours || judged.is_some_and(|judged| judged != Judged::Whole) {
                 // Nobody else is at it then, and it is certain.
                 match self.flush_group(client, known.group, FREE, ours).await {
-                    Err(error) if error.is_of_one_group() => problem = Some(error.to_string()),
+                    Err(error) if error.is_of_one_group() => {
+                        problem = Some(self.told_of(known.group, &error));
+                    }
                     flushed => _ = flushed?,
                 }
             }
@@ -307,11 +317,23 @@ impl Flusher {
         if lacking.iter().any(|known| known.whole_from.is_none() && known.epoch == ours) {
             match self.seed(client, ours).await {
                 // What others have is flushed meanwhile.
-                Err(error @ ArchiveError::Redis(_)) => problem = Some(error.to_string()),
+                Err(error @ ArchiveError::Redis(_)) => {
+                    problem = Some(format!("it lacks counters, which cannot be read: {error}"));
+                }
                 seeded => seeded?,
             }
         }
         Ok(problem)
+    }
+
+    /// What stands in the way of a group, with which one that is, and where.
+    fn told_of(&self, group: u16, error: &ArchiveError) -> String {
+        match (error, self.external.master_of(group)) {
+            (ArchiveError::Redis(error), Some(address)) => {
+                format!("Redis at {address}, group {group}: {error}")
+            }
+            _ => format!("group {group}: {error}"),
+        }
     }
 
     /// Streams in which nothing was: all that was counted there before is in the tables.
@@ -537,13 +559,18 @@ impl Flusher {
         Ok(events.max(1))
     }
 
-    /// The entries after a place; fewer than these where so many could not be had in time before, since nobody knows how large they are.
+    /// The entries after a place; fewer than these where so many could not be had in time before, or told more than enough, since nobody
+    /// knows how large they are.
     async fn read(&self, address: &str, group: u16, from: Place, most: usize) -> RedisResult<Option<Told>> {
-        let halvings = &self.halvings[usize::from(group)];
+        let (halvings, enough) = (&self.halvings[usize::from(group)], &self.enough[usize::from(group)]);
         let (known, began) = (halvings.load(Ordering::Relaxed), Instant::now());
-        let told = streams::read(&self.links, address, group, from, fewer(most, known)).await;
+        let count = fewer(most, known).min(enough.load(Ordering::Relaxed));
+        let told = streams::read(&self.links, address, group, from, count).await;
         let took = told.as_ref().ok().map(|_| began.elapsed());
         halvings.store(halvings_after(known, took, self.external.lanes.options.timeout), Ordering::Relaxed);
+        if let Ok(Some(told)) = &told {
+            enough.store(enough_after(enough.load(Ordering::Relaxed), told), Ordering::Relaxed);
+        }
         told
     }
 
@@ -575,18 +602,17 @@ impl Flusher {
         mut from: Place,
         mut early: Early<'_>,
     ) -> Result<(), ArchiveError> {
-        for _ in 0..EARLY_LOOKS {
-            if early.is_empty() {
-                return Ok(());
-            }
-            let told = self.read(address, group, from, EARLY_ENTRIES).await?;
-            let Some(Told { to: Some(to), may_be_more, changes, .. }) = told else { return Ok(()) };
+        let (mut left, began) = (EARLY_ENTRIES_MAX, Instant::now());
+        while left > 0 && !early.is_empty() && began.elapsed() < EARLY_TIME {
+            // A look may see far fewer than are asked for.
+            let told = self.read(address, group, from, EARLY_ENTRIES.min(left)).await?;
+            let Some(Told { to: Some(to), entries, may_be_more, changes, .. }) = told else { return Ok(()) };
             rows::write_ids(rows, group, changes.iter().filter(|change| early.has(change)), Since::Now)
                 .await?;
             if !may_be_more {
                 return Ok(());
             }
-            from = to;
+            (from, left) = (to, left.saturating_sub(usize::try_from(entries).unwrap_or(left)));
         }
         Ok(())
     }
@@ -623,6 +649,15 @@ fn halvings_after(halvings: u32, took: Option<Duration>, timeout: Duration) -> u
         Some(took) if took < timeout / 8 => halvings.saturating_sub(1),
         Some(took) if took < timeout / 2 => halvings,
         _ => (halvings + 1).min(HALVINGS_MAX),
+    }
+}
+
+/// How many entries tell enough, after these were read. Twice as many are asked for only where those would still be told.
+fn enough_after(enough: usize, told: &Told) -> usize {
+    match told.is_cut {
+        true => usize::try_from(told.entries).unwrap_or(1).max(1),
+        false if told.changes.len() <= CHANGES_MAX / 2 => enough.saturating_mul(2),
+        false => enough,
     }
 }
 
@@ -670,5 +705,20 @@ mod tests {
         let down = (0..100).fold(0, |halvings, _| halvings_after(halvings, None, timeout));
         assert_eq!([fewer(500, 0), fewer(500, 1), fewer(500, 8), fewer(500, down)], [500, 250, 1, 1]);
         assert_eq!((0..100).fold(down, |halvings, _| after(halvings, 1)), 0);
+    }
+
+    #[test]
+    fn no_more_entries_are_read_than_tell_enough() {
+        let change = Change::of(b"likes", b"a 5 7 3 1000 9 n").expect("a change");
+        let told = |entries, changes, is_cut| Told {
+            entries,
+            changes: vec![change.clone(); changes],
+            is_cut,
+            ..Told::default()
+        };
+        assert_eq!(enough_after(usize::MAX, &told(500, 500, false)), usize::MAX);
+        assert_eq!(enough_after(usize::MAX, &told(20, CHANGES_MAX, true)), 20);
+        assert_eq!(enough_after(20, &told(20, CHANGES_MAX, false)), 20);
+        assert_eq!(enough_after(20, &told(20, CHANGES_MAX / 2, false)), 40);
     }
 }

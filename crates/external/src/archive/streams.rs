@@ -70,10 +70,12 @@ pub(super) struct Told {
     pub(super) foreign: Option<String>,
     /// There may be more entries behind them.
     pub(super) may_be_more: bool,
+    /// More were read than are told: these tell enough.
+    pub(super) is_cut: bool,
 }
 
 /// With so many changes entries tell enough: more would take one transaction too long.
-const CHANGES_MAX: usize = 20_000;
+pub(super) const CHANGES_MAX: usize = 20_000;
 
 /// While a slot moves, there is nothing to be had.
 pub(super) fn is_on_the_way(error: &RedisError) -> bool {
@@ -126,16 +128,16 @@ pub(super) async fn positions(
 ) -> RedisResult<Vec<Option<Position>>> {
     match known_positions(links, map, places).await {
         (found, None) => Ok(found),
-        (_, Some(error)) => Err(error),
+        (_, Some((_, error))) => Err(error),
     }
 }
 
-/// The same from those masters that answer; and why another does not.
+/// The same from those masters that answer; and which other does not, and why.
 pub(super) async fn known_positions(
     links: &Links,
     map: &Map,
     places: &[Place],
-) -> (Vec<Option<Position>>, Option<RedisError>) {
+) -> (Vec<Option<Position>>, Option<(String, RedisError)>) {
     let (mut found, mut failed) = (vec![None; usize::from(GROUPS)], None);
     for address in map.masters() {
         let here: Vec<u16> = map.groups_of(&address).collect();
@@ -144,7 +146,7 @@ pub(super) async fn known_positions(
                 let known = here.into_iter().zip(answers);
                 known.for_each(|(group, position)| found[usize::from(group)] = position);
             }
-            Err(error) => failed = Some(error),
+            Err(error) => failed = Some((address, error)),
         }
     }
     (found, failed)
@@ -214,7 +216,7 @@ fn told_by(entries: Vec<Entry>, count: usize) -> Told {
     for (id, fields) in entries {
         let known = told.changes.len();
         if known >= CHANGES_MAX {
-            told.may_be_more = true;
+            (told.may_be_more, told.is_cut) = (true, true);
             break;
         }
         let producers = told.producers.len();
@@ -265,12 +267,15 @@ mod tests {
         };
         let told = told_by((0..50).map(|number| entry(number, 1_000)).collect(), 500);
         assert_eq!((told.changes.len(), told.entries, told.may_be_more), (20_000, 20, true));
+        assert!(told.is_cut);
         assert_eq!(told.to, Place::of("19-0"));
         // However much the first one tells, it is taken.
         let told = told_by(vec![entry(1, 30_000), entry(2, 1)], 500);
         assert_eq!((told.changes.len(), told.to, told.may_be_more), (30_000, Place::of("1-0"), true));
-        assert!(!told_by(vec![entry(1, 30_000)], 500).may_be_more);
-        assert!(told_by(vec![entry(1, 1)], 1).may_be_more);
+        let told = told_by(vec![entry(1, 30_000)], 500);
+        assert!(!told.may_be_more && !told.is_cut);
+        let told = told_by(vec![entry(1, 1)], 1);
+        assert!(told.may_be_more && !told.is_cut);
     }
 
     #[test]

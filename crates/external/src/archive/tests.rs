@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "what a test cannot go on without")]
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use quipu_counting::{Action, Add, Batch, Counters, Expire, ExpireWhen, Expiry, Reply, Unavailable};
@@ -40,10 +41,20 @@ async fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// The first of three changes is flushed, with a body that has all three; then Redis is gone. Whatever came back in the body is known by
-/// its id.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_never_comes_back_newer_than_the_ids_of_its_changes() {
+    flush_one_and_lose_the_rest(3, 0).await;
+}
+
+/// However few entries are had at a time.
+#[tokio::test(flavor = "multi_thread")]
+async fn ids_of_a_body_are_looked_for_far_behind() {
+    flush_one_and_lose_the_rest(40, 1_000).await;
+}
+
+/// The first of some changes is flushed, with a body that has all of them; then Redis is gone. Whatever came back in the body is known by
+/// its id.
+async fn flush_one_and_lose_the_rest(changes: u64, halvings: u32) {
     let (server, postgres) = (Server::start(), Postgres::start());
     let archive = Arc::new(Archive::new(&postgres.url()).unwrap());
     let url = server.url();
@@ -52,20 +63,22 @@ async fn a_body_never_comes_back_newer_than_the_ids_of_its_changes() {
     let options =
         FlusherOptions { entries: 1, interval: Duration::from_millis(20), ..FlusherOptions::default() };
     let flusher = Arc::new(Flusher::over(Arc::clone(&external), Arc::clone(&archive), options));
-    for (item, id) in [(1, "a"), (2, "b"), (3, "c")] {
-        assert!(!observe(&external, item, id).await.unwrap().duplicate);
+    for item in 1..=changes {
+        assert!(!observe(&external, item, &format!("id {item}")).await.unwrap().duplicate);
     }
     let mut client = archive.connect().await.unwrap();
     let group = groups::group(b"visitors");
+    flusher.halvings[usize::from(group)].store(halvings, Ordering::Relaxed);
     assert_eq!(flusher.flush_group(&mut client, group, ANY, &external.epoch()).await.unwrap(), 1);
     redis::cmd("FLUSHALL").exec(&mut server.connection()).unwrap();
     let _flushing = flusher.start();
     until("Redis is rebuilt", || !archive.state().recoveries.is_empty() && external.problem().is_none())
         .await;
-    for (item, id) in [(1, "a"), (2, "b"), (3, "c")] {
-        assert!(observe(&external, item, id).await.unwrap().duplicate, "{id}");
+    for item in 1..=changes {
+        assert!(observe(&external, item, &format!("id {item}")).await.unwrap().duplicate, "{item}");
     }
-    assert_eq!(observe(&external, 4, "d").await.unwrap().cell.value, 4);
+    let next = observe(&external, changes + 1, "next").await.unwrap();
+    assert_eq!(next.cell.value as u64, changes + 1);
 }
 
 /// Nobody tells the stream that a counter has expired, so the row of its body stays. What comes after it has not got that body.

@@ -282,7 +282,7 @@ fn status(client: &Client) -> Result<(), Failure> {
     if leaderless > 0 {
         text.push_str(&format!("  {leaderless} partitions have no leader at the moment\n"));
     }
-    let unsettled = found.partitions.iter().filter(|partition| partition.settled != Some(true)).count();
+    let unsettled = found.partitions.iter().filter(|partition| partition.settled == Some(false)).count();
     if unsettled > 0 {
         text.push_str(&format!(
             "  {unsettled} partitions are not yet held by all who shall: a node that is lost now may take them along\n"

@@ -23,6 +23,7 @@ use tokio::time::Instant;
 use super::counters::ClusterCounters;
 use super::folder::{ClusterFolder, Identity, Known};
 use super::map::{Map, host_and_port};
+use crate::clock::wall_ms;
 
 /// How long a request looks for a leader: longer than it takes to elect one.
 const PATIENCE: Duration = Duration::from_secs(8);
@@ -119,6 +120,7 @@ struct Belonging {
     /// Where it says why the cluster does not want the node.
     refused: Arc<OnceLock<String>>,
     has_joined: bool,
+    attempts: usize,
 }
 
 impl Belonging {
@@ -163,10 +165,14 @@ impl Belonging {
             ));
         }
         // Of a cluster that exists anybody will do; the first node of a new one asks itself.
-        let others: Vec<u64> = node.meta(|meta| {
+        let mut others: Vec<u64> = node.meta(|meta| {
             let before = self.through.iter().filter(|node| !meta.removed.contains(node));
             before.chain(meta.nodes.keys()).copied().collect()
         });
+        // Those who say nothing take all the time of an attempt: each begins with another.
+        let first = self.attempts % others.len().max(1);
+        others.rotate_left(first);
+        self.attempts += 1;
         let belongs = match others.is_empty() {
             true => match self.may_found() {
                 Ok(()) => node
@@ -179,16 +185,16 @@ impl Belonging {
         };
         match belongs {
             Ok(()) => Ok(self.joined(node).await),
-            Err(NotJoined::Refused(why)) if why == same_address(&self.member.address) => {
-                let Some(lost) = self.replaces else { return Err(why) };
+            Err(NotJoined::Refused(why)) => {
+                let stands_in_the_way = |lost: &u64| why == same_address(*lost, &self.member.address);
+                let Some(lost) = self.replaces.filter(stands_in_the_way) else { return Err(why) };
+                tracing::warn!("node {} has the address of node {lost}, which leaves first", node.id());
                 if !self.has_first_left {
-                    tracing::warn!("node {} has the address of node {lost}, which leaves first", node.id());
                     let told = node.let_leave_first(&others, lost).await;
                     self.has_first_left = !matches!(told, Err(NotJoined::NotYet(_)));
                 }
                 Ok(RETRY_PAUSE)
             }
-            Err(NotJoined::Refused(why)) => Err(why),
             // Of those who are there already it is known that the others are not reached: that is no news.
             Err(NotJoined::NotYet(_)) if self.has_joined => Ok(RETRY_PAUSE),
             Err(NotJoined::NotYet(why)) => {
@@ -278,6 +284,7 @@ impl Running {
             id: identity.node,
             path: data.to_path_buf(),
             options: options_of(&identity, options)?,
+            wall_clock: Some(Arc::new(wall_ms)),
             pace: Pace::default(),
             patience: PATIENCE,
             storage: None,
@@ -311,6 +318,7 @@ impl Running {
             known,
             refused: Arc::clone(&refused),
             has_joined: false,
+            attempts: 0,
         };
         runtime.spawn(belonging.go_on());
         Ok(Running { node, counters, map, refused })

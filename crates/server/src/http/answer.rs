@@ -161,7 +161,8 @@ pub fn mark_replayed(response: &mut Response) {
 
 /// The tag is birth and version, so that a counter deleted and made anew never matches an old tag.
 fn add_tag(response: &mut Response, reply: &Reply) {
-    if !reply.exists {
+    // Who does not know how the counter stands knows at most how it was.
+    if !reply.exists || reply.refusal.is_some_and(|refusal| !refusal.knows_counter()) {
         return;
     }
     let mut tag = Vec::with_capacity(24);

@@ -163,6 +163,7 @@ impl Machines {
         let settings = Settings {
             id,
             path: self.path(id),
+            wall_clock: None,
             options: Options {
                 partitions: self.partitions,
                 memory_bytes: u64::from(self.partitions) * (16 << 20),

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use parking_lot::RwLockReadGuard;
 
 use super::frame::{self, RECORD_OVERHEAD_BYTES_MAX};
+use super::options::spare_bytes;
 use super::roll::{Active, Reason};
 use super::{Log, LogError};
 
@@ -39,6 +40,28 @@ impl Log {
     /// [`LogError::Full`] when there is no space for another. A thread holds at most one appender at a
     /// time, and drops it before it calls anything that rolls, prepares or frees segments.
     pub fn appender(&self, max_bytes: usize) -> Result<Appender<'_>, LogError> {
+        self.appender_within(max_bytes, Log::without_spare)
+    }
+
+    /// The same for what must be said before anything can be freed: it may take the last of a segment, which is kept for that.
+    pub fn spare_appender(&self, max_bytes: usize) -> Result<Appender<'_>, LogError> {
+        self.appender_within(max_bytes, |capacity| capacity)
+    }
+
+    /// How much of a segment is kept for [`Log::spare_appender`].
+    pub fn spare_bytes(&self) -> u64 {
+        spare_bytes(self.options.segment_bytes)
+    }
+
+    fn without_spare(capacity: u64) -> u64 {
+        capacity - spare_bytes(capacity)
+    }
+
+    fn appender_within(
+        &self,
+        max_bytes: usize,
+        usable: impl Fn(u64) -> u64,
+    ) -> Result<Appender<'_>, LogError> {
         let limit = self.options.record_bytes_max();
         if max_bytes > limit {
             return Err(LogError::TooLarge { bytes: max_bytes, limit });
@@ -47,7 +70,7 @@ impl Log {
         loop {
             self.check_poison()?;
             self.wait_for_buffer(need)?;
-            match self.try_appender(need) {
+            match self.try_appender(need, &usable) {
                 Ok(appender) => return Ok(appender),
                 Err(Refused::NoRoom { number }) => {
                     self.roll(Reason::NoRoom { number })?;
@@ -58,16 +81,21 @@ impl Log {
         }
     }
 
-    pub(super) fn try_appender(&self, need: u64) -> Result<Appender<'_>, Refused> {
+    pub(super) fn try_appender(
+        &self,
+        need: u64,
+        usable: impl Fn(u64) -> u64,
+    ) -> Result<Appender<'_>, Refused> {
         let active = self.gate.read();
+        let capacity = usable(active.capacity);
         // First the reservations, then the end: an appender that is gone from the former is in the latter.
         let reserved = self.reserved.fetch_add(need, Ordering::AcqRel) + need;
         let used = frame::align(self.end()) - active.base;
-        if used + reserved <= active.capacity {
+        if used + reserved <= capacity {
             return Ok(Appender { log: self, active, reserved: need, left: Cell::new(need) });
         }
         self.reserved.fetch_sub(need, Ordering::AcqRel);
-        if used + need > active.capacity {
+        if used + need > capacity {
             Err(Refused::NoRoom { number: active.number })
         } else {
             Err(Refused::Reserved)

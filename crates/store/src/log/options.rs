@@ -88,10 +88,19 @@ impl LogOptions {
 
     /// The largest record these sizes allow: it has to fit into an empty segment.
     pub(super) fn record_bytes_max(&self) -> usize {
-        let overhead = SEGMENT_HEADER_BYTES as u64 + RECORD_OVERHEAD_BYTES_MAX as u64;
+        let overhead =
+            SEGMENT_HEADER_BYTES as u64 + RECORD_OVERHEAD_BYTES_MAX as u64 + spare_bytes(self.segment_bytes);
         (self.segment_bytes - overhead).min(RECORD_BYTES_MAX as u64) as usize
     }
 }
+
+/// What is kept of a segment for what must be said before others can be freed: where a log has filled its disk by itself, that has to go on.
+pub(super) const fn spare_bytes(segment_bytes: u64) -> u64 {
+    let share = segment_bytes / 16;
+    if share < SPARE_BYTES_MAX { share } else { SPARE_BYTES_MAX }
+}
+
+const SPARE_BYTES_MAX: u64 = 64 << 10;
 
 const _: () = assert!(SEGMENT_BYTES_MIN as usize > SEGMENT_HEADER_BYTES + RECORD_OVERHEAD_BYTES_MAX);
 const _: () = assert!(SEGMENT_BYTES_MIN.is_multiple_of(FRAME_ALIGN_BYTES as u64));

@@ -29,8 +29,8 @@ use crate::number::parse_i64;
 /// The most items of one batch. With the limit on the body this bounds what one request can make the server hold.
 pub const BATCH_ITEMS_MAX: usize = 10_000;
 
-/// The most counters of one call that are given with all they have: some megabytes each, at worst.
-pub const BODIES_MAX: usize = 10;
+/// The most counters of one call that are given with all they have: some megabytes each, at worst, and 32 MiB for what one node answers another.
+pub const BODIES_MAX: usize = 3;
 
 /// Why a body was refused: one sentence for a person, beginning with the field.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]

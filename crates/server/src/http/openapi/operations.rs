@@ -236,7 +236,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         path: "/api/v1/counters/batch-get",
         summary: "Read many counters",
         description: "Results come in the order of the keys; of a single server all as of one moment, of a cluster those of each \
-            partition. With `bodies`, of up to 10 keys, each comes with all it has beyond its numbers, as `quipu export` writes it.",
+            partition. With `bodies`, of up to 3 keys, each comes with all it has beyond its numbers, as `quipu export` writes it.",
         parameters: &["Consistency", "MaxStaleness"],
         body: Some(Body {
             schema: "BatchGet",

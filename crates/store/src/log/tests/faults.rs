@@ -101,6 +101,23 @@ fn a_small_record_still_fits_where_a_large_one_is_refused() {
     log.commit(log.end()).unwrap();
 }
 
+/// Nothing is freed before it was said what is needed no more: that must be possible on a disk that the log itself has filled.
+#[test]
+fn a_last_word_fits_where_nothing_else_does() {
+    let disk = SimDisk::new(1);
+    let (log, _) = open(&disk);
+    disk.set_capacity(Some(SEGMENT_BYTES_MIN));
+    while append(&log, &record(1, 1)).is_ok() {}
+    let last_word = [9; 200];
+    assert!(matches!(log.appender(last_word.len()).map(|_| ()), Err(LogError::Full(_))));
+    log.spare_appender(last_word.len()).unwrap().append(&[&last_word]).unwrap();
+    log.commit(log.end()).unwrap();
+    while let Ok(appender) = log.spare_appender(1) {
+        appender.append(&[&[1]]).unwrap();
+    }
+    log.commit(log.end()).unwrap();
+}
+
 #[test]
 fn living_reservations_are_never_broken() {
     let disk = SimDisk::new(1);
@@ -108,12 +125,15 @@ fn living_reservations_are_never_broken() {
     disk.set_capacity(Some(SEGMENT_BYTES_MIN));
     // Three reservations fill the segment; each is used in the worst way: one frame per record.
     let appenders: Vec<Appender<'_>> = (0..3).map(|_| log.appender(1200).unwrap()).collect();
-    assert!(matches!(log.try_appender(1200), Err(append::Refused::Reserved)));
+    assert!(matches!(log.try_appender(1200, |capacity| capacity), Err(append::Refused::Reserved)));
     for appender in &appenders {
         appender.append(&[&[7; 1200]]).unwrap();
         log.write_out().unwrap();
     }
     drop(appenders);
-    assert!(matches!(log.try_appender(1200), Err(append::Refused::NoRoom { number: 1 })));
+    assert!(matches!(
+        log.try_appender(1200, |capacity| capacity),
+        Err(append::Refused::NoRoom { number: 1 })
+    ));
     log.commit(log.end()).unwrap();
 }
