@@ -96,7 +96,7 @@ impl LogOptions {
 
 /// What is kept of a segment for what must be said before others can be freed: where a log has filled its disk by itself, that has to go on.
 pub(super) const fn spare_bytes(segment_bytes: u64) -> u64 {
-    let share = segment_bytes / 16;
+    let share = segment_bytes / 64;
     if share < SPARE_BYTES_MAX { share } else { SPARE_BYTES_MAX }
 }
 

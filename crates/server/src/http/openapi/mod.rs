@@ -168,6 +168,7 @@ fn responses(operation: &Operation) -> Map<String, Value> {
     for status in operation.problems {
         let name = match (operation.id, status) {
             ("batchIncrement", 409 | 422) => parts::batch_problem_name(*status),
+            ("commitHold" | "voidHold", 409) => parts::hold_problem_name(*status),
             _ => parts::problem_name(*status),
         };
         responses.insert(status.to_string(), reference("responses", &name));

@@ -273,6 +273,11 @@ pub fn batch_problem_name(status: u16) -> String {
     format!("BatchProblem{status}")
 }
 
+/// The same of a hold, of whose counter is not always known how it stands.
+pub fn hold_problem_name(status: u16) -> String {
+    format!("HoldProblem{status}")
+}
+
 /// The responses of problems, by name.
 pub fn problems() -> Value {
     let mut all = PROBLEMS.iter().map(response).collect::<Map<_, _>>();
@@ -283,6 +288,12 @@ pub fn problems() -> Value {
             json!("The batch is atomic and one of its items was refused. Nothing was changed.");
         all.insert(batch_problem_name(status), batch);
     }
+    let mut hold = all[&problem_name(409)].clone();
+    hold["content"][PROBLEM_JSON]["schema"] = reference("schemas", "Problem");
+    hold["description"] = json!(
+        "The hold has ended, or a bound or a policy refuses its end. Nothing was changed; the counter is shown where it is known how it stands."
+    );
+    all.insert(hold_problem_name(409), hold);
     Value::Object(all)
 }
 

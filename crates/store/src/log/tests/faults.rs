@@ -108,7 +108,7 @@ fn a_last_word_fits_where_nothing_else_does() {
     let (log, _) = open(&disk);
     disk.set_capacity(Some(SEGMENT_BYTES_MIN));
     while append(&log, &record(1, 1)).is_ok() {}
-    let last_word = [9; 200];
+    let last_word = [9; 16];
     assert!(matches!(log.appender(last_word.len()).map(|_| ()), Err(LogError::Full(_))));
     log.spare_appender(last_word.len()).unwrap().append(&[&last_word]).unwrap();
     log.commit(log.end()).unwrap();
