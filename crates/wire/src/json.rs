@@ -4,7 +4,8 @@
 //! | file | direction |
 //! |---|---|
 //! | [`request`] | client to server: bodies, read strictly (an unknown field is refused by name) |
-//! | [`reply`] | server to client: counters, changes, batches, policies |
+//! | [`reply`] | server to client: counters, changes, batches |
+//! | [`policy`], [`cluster`] | server to client: what was decided for counters, and who holds them |
 //! | [`mirror`] | server to client: how the table in PostgreSQL is doing |
 //! | [`backend`] | server to client: the Redis that keeps the counters |
 //! | [`hot`] | server to client: the keys that are asked for most |
@@ -21,11 +22,13 @@
 pub mod audit;
 pub mod backend;
 pub mod buckets;
+pub mod cluster;
 pub mod cursor;
 pub mod history;
 pub mod hold;
 pub mod hot;
 pub mod mirror;
+pub mod policy;
 pub mod problem;
 pub mod quota;
 pub mod reply;

@@ -7,8 +7,8 @@ use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use quipu_cluster::belonging::NotChanged;
 use quipu_cluster::node::Node;
+use quipu_wire::json::cluster::{ClusterBody, ClusterLag, ClusterNode, ClusterPartition, NodeLeaving};
 use quipu_wire::json::problem::Problem;
-use quipu_wire::json::reply::{ClusterBody, ClusterLag, ClusterNode, ClusterPartition, NodeLeaving};
 use quipu_wire::json::request::NoFields;
 
 use super::App;

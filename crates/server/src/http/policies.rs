@@ -5,8 +5,9 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::StatusCode;
 use quipu_counting::{Policy, Unavailable};
+use quipu_wire::json::policy::{PoliciesBody, PolicyRemoved, PolicyReply};
 use quipu_wire::json::problem::Problem;
-use quipu_wire::json::reply::{PatternName, PoliciesBody, PolicyRemoved, PolicyReply};
+use quipu_wire::json::reply::PatternName;
 use quipu_wire::json::request::{NoFields, PolicyBody};
 
 use super::App;

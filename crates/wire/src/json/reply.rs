@@ -8,7 +8,6 @@
 //! a list     {"counters":[...],"cursor"}: reads
 //! totals     {"pattern","sum","count","min","max","partial","parts":[{"partition","sum","count"}]}
 //! a batch    {"results":[...]}: changes, or refused items with "accepted":false, "reason", "status"
-//! a policy   {"pattern","min","max","saturate","ttlMs","disabled"}
 //! ```
 
 use std::borrow::Cow;
@@ -20,19 +19,15 @@ use quipu_counting::aggregate::{Aggregate, Missing, Part};
 use quipu_counting::kinds::seen_by;
 use quipu_counting::unique::{EXACT_MAX, STANDARD_ERROR};
 use quipu_counting::{
-    Detail, Kind, ListOrder, ListPage, Listed, NEVER, Policy, Refusal, Reply, Slice, Sliced, Unique,
+    Detail, Kind, ListOrder, ListPage, Listed, NEVER, Refusal, Reply, Slice, Sliced, Unique,
 };
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::request::ConsistencyName;
-use super::schema::{
-    AuditKeptSchema, DifferenceSchema, DurationSchema, KeyBase64Schema, KeySchema, SumSchema,
-};
+use super::schema::{DifferenceSchema, KeyBase64Schema, KeySchema, SumSchema};
 use super::timestamp::{LAST_MS, rfc3339};
-use super::window::{HistoryBody, KindName, WindowBody};
+use super::window::KindName;
 use super::{cursor, text_if_large};
-use crate::duration::duration_text;
 use crate::refusal::{Presentation, of_refusal, text};
 
 /// A counter's name in a reply.
@@ -557,110 +552,8 @@ impl AggregateBody {
     }
 }
 
-/// One policy.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-#[schema(as = Policy)]
-pub struct PolicyReply {
-    #[serde(flatten)]
-    pattern: PatternName,
-    /// No change may bring the value below this.
-    #[schema(required = true, example = 0)]
-    min: Option<i64>,
-    /// The same as text, where it is beyond 2^53.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    min_text: Option<String>,
-    /// No change may bring the value above this.
-    #[schema(required = true, example = 100)]
-    max: Option<i64>,
-    /// The same as text, where it is beyond 2^53.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    max_text: Option<String>,
-    /// Whether additions take what the bounds leave.
-    saturate: bool,
-    /// How long counters live that are born under it.
-    #[schema(required = true)]
-    ttl_ms: Option<u64>,
-    /// Whether writes are refused.
-    disabled: bool,
-    /// What counters are born as, where it is said.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    kind: Option<KindName>,
-    /// How time is cut.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    window: Option<WindowBody>,
-    /// The limit of `acquire`, where a call gives none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    limit: Option<i64>,
-    /// Whether `acquire` counts also beyond the limit.
-    #[serde(skip_serializing_if = "is_not")]
-    soft: bool,
-    /// How long what the value was stays known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    history: Option<HistoryBody>,
-    /// How long ago something may have happened that is counted for its time, in milliseconds, where it is said.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    lateness: Option<u64>,
-    /// How long it stays known who changed a counter, when and why.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, value_type = Option<AuditKeptSchema>)]
-    audit: Option<String>,
-    /// By which dimensions values are rolled up.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, example = json!([["tenant"], ["day", "tenant"]]))]
-    rollups: Option<Vec<Vec<String>>>,
-    /// How long what is rolled up by time is told apart by it, where that is not for ever.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    #[schema(value_type = Option<BTreeMap<String, DurationSchema>>, nullable = false, example = json!({"day": "365d"}))]
-    rollup_keep: BTreeMap<&'static str, String>,
-    /// How counters are kept, where it is said.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    consistency: Option<ConsistencyName>,
-    /// Over how many places a counter is spread.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    stripes: Option<u16>,
-}
-
 pub(super) fn is_not(flag: &bool) -> bool {
     !flag
-}
-
-impl PolicyReply {
-    /// The policy stored for `pattern`.
-    pub fn of(pattern: &[u8], policy: &Policy) -> PolicyReply {
-        PolicyReply {
-            pattern: PatternName::of(pattern),
-            min: policy.min,
-            min_text: policy.min.and_then(text_if_large),
-            max: policy.max,
-            max_text: policy.max.and_then(text_if_large),
-            saturate: policy.saturate,
-            ttl_ms: policy.ttl_ms,
-            disabled: policy.disabled,
-            kind: policy.kind.map(KindName::of),
-            window: policy.window.as_ref().map(WindowBody::of),
-            limit: policy.limit,
-            soft: policy.soft,
-            history: policy.history.map(HistoryBody::of),
-            lateness: policy.lateness_ms,
-            audit: policy.audit_ms.map(duration_text),
-            rollups: policy.rollups.as_ref().map(|declared| {
-                declared.rollups().map(|names| names.into_iter().map(str::to_owned).collect()).collect()
-            }),
-            rollup_keep: policy.rollups_kept.iter().map(|(name, ms)| (name, duration_text(ms))).collect(),
-            consistency: policy.strong.then_some(ConsistencyName::Strong),
-            stripes: policy.stripes,
-        }
-    }
 }
 
 /// A pattern in a reply.
@@ -685,114 +578,11 @@ impl PatternName {
     }
 }
 
-/// All policies.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-#[schema(as = PolicyList)]
-pub struct PoliciesBody {
-    /// In the order of their patterns.
-    pub policies: Vec<PolicyReply>,
-}
-
-/// The cluster as one of its nodes knows it.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-#[schema(as = Cluster)]
-pub struct ClusterBody {
-    /// The number of the node that answers.
-    pub node: u64,
-    /// The number of the cluster, in hexadecimal.
-    pub cluster: String,
-    /// What all its nodes know: programs that know less cannot join.
-    pub feature_level: u64,
-    /// Raised with every change of nodes or placement.
-    pub epoch: u64,
-    /// Who leads the group of all nodes, and has been heard of in the last seconds.
-    pub leader: Option<u64>,
-    /// Why the node that answers cannot do what it should: it reaches too few others, say, or its disk is full.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub problem: Option<String>,
-    /// Everybody.
-    pub nodes: Vec<ClusterNode>,
-    /// Who holds what.
-    pub partitions: Vec<ClusterPartition>,
-}
-
-/// A node of the cluster.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ClusterNode {
-    /// Its number.
-    pub node: u64,
-    /// Where other nodes reach it.
-    pub address: String,
-    /// Where clients that speak HTTP reach it.
-    pub http: String,
-    /// Where clients that speak the Redis Cluster protocol reach it.
-    pub resp: String,
-    /// What it shares the fate of.
-    pub zone: Option<String>,
-    /// Whether it is giving up what it holds.
-    pub leaving: bool,
-    /// Whether it answers the node that says all this.
-    pub reached: bool,
-}
-
-/// A partition of the cluster.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ClusterPartition {
-    /// Its number.
-    pub partition: u16,
-    /// Who leads it, as far as is known.
-    pub leader: Option<u64>,
-    /// Who holds it, or shall.
-    pub replicas: Vec<u64>,
-    /// The last entry of its log, where the node that answers holds it.
-    pub last: Option<u64>,
-    /// The last entry that was carried out there.
-    pub applied: Option<u64>,
-    /// Whether exactly those hold it who shall; `null` while nobody who leads it answers.
-    pub settled: Option<bool>,
-    /// How far behind the replica of the node that answers may be at most, where it holds one and knows.
-    pub staleness_ms: Option<u64>,
-    /// How many entries the other replicas are behind, where the node that answers leads it.
-    pub behind: Vec<ClusterLag>,
-}
-
-/// How far a replica is behind.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct ClusterLag {
-    /// The node.
-    pub node: u64,
-    /// Entries; `null` while nothing has been heard of it.
-    pub entries: Option<u64>,
-}
-
-/// The answer to the removal of a node.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct NodeLeaving {
-    /// Its number.
-    pub node: u64,
-    /// It gives up what it holds, and is gone when it holds nothing any more.
-    pub leaving: bool,
-}
-
-/// The answer to the removal of a policy.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct PolicyRemoved {
-    /// Which pattern.
-    #[serde(flatten)]
-    pub pattern: PatternName,
-    /// Whether there was a policy for it.
-    pub existed: bool,
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{AggregateBody, ChangeBody, CounterBody, ItemBody, LAST_MS, PolicyReply};
+    use super::{AggregateBody, ChangeBody, CounterBody, ItemBody, LAST_MS};
     use quipu_counting::aggregate::{Aggregate, Missing, Part, Totals};
-    use quipu_counting::{Cell, NEVER, Policy, Refusal, Reply};
+    use quipu_counting::{Cell, NEVER, Refusal, Reply};
     use serde_json::{Value, json};
 
     fn cell(value: i64) -> Cell {
@@ -897,15 +687,5 @@ mod tests {
         ] {
             assert_eq!(body[field], expected, "{field}");
         }
-    }
-
-    #[test]
-    fn a_policy() {
-        let policy = Policy { max: Some(i64::MAX), ..Policy::default() };
-        assert_eq!(
-            object(PolicyReply::of(b"stock:*", &policy)),
-            json!({"pattern": "stock:*", "min": null, "max": i64::MAX, "maxText": "9223372036854775807",
-                   "saturate": false, "ttlMs": null, "disabled": false})
-        );
     }
 }

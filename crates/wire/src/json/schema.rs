@@ -107,7 +107,7 @@ described! {
         "description": "A time as RFC 3339, or in milliseconds since 1970.",
         "oneOf": [
             {"type": "string", "format": "date-time"},
-            {"type": "integer", "format": "uint64", "minimum": 0},
+            {"type": "integer", "format": "uint64", "minimum": 0, "maximum": u64::MAX},
         ],
         "examples": ["2026-02-23T10:00:00Z", 1_771_840_800_000_u64],
     });
@@ -116,7 +116,7 @@ described! {
         "description": "A duration like 500ms, 90s, 15m, 24h or 7d, or in milliseconds.",
         "oneOf": [
             {"type": "string", "pattern": DURATION_PATTERN},
-            {"type": "integer", "format": "uint64", "minimum": 0},
+            {"type": "integer", "format": "uint64", "minimum": 0, "maximum": u64::MAX},
         ],
         "examples": ["15m", 900_000],
     });

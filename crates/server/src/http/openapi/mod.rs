@@ -27,15 +27,16 @@ use quipu_counting::told::DIMENSIONS_MAX;
 use quipu_wire::json::audit::AuditReply;
 use quipu_wire::json::backend::BackendBody;
 use quipu_wire::json::buckets::SpanBody;
+use quipu_wire::json::cluster::{ClusterBody, NodeLeaving};
 use quipu_wire::json::history::HistoryReply;
 use quipu_wire::json::hold::{AdjustBody, AdjustedBody, CommitBody, HoldBody, HoldEndBody, ReserveBody};
 use quipu_wire::json::hot::HotBody;
 use quipu_wire::json::mirror::MirrorBody;
+use quipu_wire::json::policy::{PoliciesBody, PolicyRemoved, PolicyReply};
 use quipu_wire::json::problem::{PROBLEM_JSON, Problem};
 use quipu_wire::json::quota::{AcquireAllBody, AcquireBody, GrantBody, GrantsBody, QuotaBody};
 use quipu_wire::json::reply::{
-    AggregateBody, ChangeBody, ClusterBody, CounterBody, ItemBody, ListBody, NodeLeaving, PoliciesBody,
-    PolicyRemoved, PolicyReply, RefusedItem, ResultsBody, UnansweredItem,
+    AggregateBody, ChangeBody, CounterBody, ItemBody, ListBody, RefusedItem, ResultsBody, UnansweredItem,
 };
 use quipu_wire::json::request::{AddBody, BatchAddBody, BatchGetBody, PolicyBody, SetBody};
 use quipu_wire::json::schema::{

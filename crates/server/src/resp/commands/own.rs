@@ -15,7 +15,7 @@ use quipu_counting::{
 };
 use quipu_wire::commands::Command;
 use quipu_wire::json::hot::rounded;
-use quipu_wire::json::reply::PolicyReply;
+use quipu_wire::json::policy::PolicyReply;
 use quipu_wire::json::request::{PolicyBody, parse};
 use quipu_wire::refusal::unavailable_line;
 use quipu_wire::resp::{Arguments, Encoder, errors};
