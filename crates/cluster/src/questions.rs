@@ -19,17 +19,18 @@
 //!                               (last, those that have more than their numbers)
 //! 35 partition:v draw:v         any of its keys, if you lead it               -> 0 | 1 key
 //! 36 partition:v place:v        what did you remember under this number?      -> 0 | 1 key
-//! 37 partition:v within_ms:v pattern    add up the counters that match, if you lead it -> sum:16 count:v min:z max:z
+//! 37 partition:v within_ms:v pattern part    add up the counters that match, or that part of them, if you lead it
+//!     -> sum:16 count:v min:z max:z has_more_groups:1 count:v (values:v value* sum:16)*     part: a `Slice`, or empty
 //! 38 version:v (0 | 1 interest) count:v partition:v*    what changed of what I watch?
 //!     -> 0 say what you watch | 1 is_new:1 count:v (partition:v (4 not here | bits:1 count:v key*))*     bits: 1 cleared, 2 lost
 //! interest := count:v key* count:v prefix*
+//! 40 most:v                     which keys were asked for most at you?        -> told (see `hot.rs`)
 //! 41 partition:v audit_query    a page of a counter's trail, if you lead the partition -> more:1 (0 | 1 since_ms:v) count:v change*
 //! audit_query := key from_ms:v to_ms:v (0 | 1 before:v) limit:v      (changes: see `quipu_wire::audit`)
 //! 42                            what time is it?                              -> time_ms:v
 //! 43                            of what you lead, what do exactly those hold who shall? -> count:v (partition:v 0 | 1)*
-//! 40 most:v                     which keys were asked for most at you?        -> told (see `hot.rs`)
 //! listing := prefix order:1 (0 | 1 value:z key) limit:v      order: 0 storage, 1 key, 2 value; only what comes after the place
-//! key, prefix, pattern := length:v bytes
+//! key, prefix, pattern, part, value := length:v bytes
 //! answer := 0 (what stands above) | 1 (0 | 1 leader:v) | 2 no quorum | 3 unknown | 4 length:v why it has stopped | 5 too much to do
 //!         | 6 who asks was removed from the cluster
 //! ```
@@ -355,7 +356,7 @@ pub(crate) fn read_refused(reader: &mut Reader<'_>) -> Result<Option<String>, Ma
 }
 
 /// Whether somebody waits for the answer who asked the other node; of those there may be any number. What replicas ask, and nodes for
-/// themselves, must not wait behind it. Every kind stands here, so that a new one is not forgotten.
+/// themselves, must not wait behind it. A new kind is added here too.
 pub(crate) fn is_for_clients(question: &[u8]) -> bool {
     match question.first() {
         Some(
@@ -380,7 +381,9 @@ pub(crate) fn is_for_clients(question: &[u8]) -> bool {
             | kind::WOULD_LEAD
             | kind::AGREED_BY_ALL
             | kind::AGREED
-            | kind::CHANGES),
+            | kind::CHANGES
+            | kind::TIME
+            | kind::PLACED),
         ) => false,
         // What this version does not know is refused at once.
         Some(_) | None => false,

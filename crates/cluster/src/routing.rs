@@ -27,7 +27,7 @@ const REQUESTS_MAX: usize = quipu_engine::REQUESTS_PER_BATCH_MAX;
 const BATCH_BYTES_MAX: usize = 12 << 20;
 /// How many questions about one partition may be under way to a node.
 const UNDER_WAY_MAX: usize = 2;
-/// Before any entry.
+/// A look has no time of its own: it sees what is as of the last entry.
 const ENTRY_TIME: u64 = 0;
 /// How often somebody who waits for an answer looks whether another leads by now.
 const LEADER_PAUSE: Duration = Duration::from_millis(100);

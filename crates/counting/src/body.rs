@@ -76,11 +76,6 @@ impl Kind {
     pub fn name(self) -> &'static str {
         Self::ALL[self as usize].1
     }
-
-    /// The kind of a word.
-    pub fn from_name(name: &str) -> Option<Kind> {
-        Self::ALL.iter().find(|(_, known)| *known == name).map(|(kind, _)| *kind)
-    }
 }
 
 /// How a counter of a kind is kept, before anything was counted.

@@ -20,7 +20,7 @@ pub enum Execution {
         /// What the replies reveal is durable when the log is durable up to here.
         offset: u64,
     },
-    /// Something must be fetched first; nothing was changed. Hand the batch to [`Counters::finish`].
+    /// It cannot be answered at once (something must be fetched, or others asked); nothing was changed. Hand the batch to [`Counters::finish`].
     Pending,
 }
 

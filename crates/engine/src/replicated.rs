@@ -54,10 +54,10 @@ pub struct Found {
     pub secret: [u8; 16],
 }
 
-/// The state of whoever orders, kept beside the counters.
 /// However short the window of ids is, the time of a partition that nobody changes is moved no more often than this.
 const LAG_MS_MIN: u64 = 60_000;
 
+/// The state of whoever orders, kept beside the counters.
 const META_SPACE: &str = "meta";
 const META_KEY: &[u8] = b"M";
 
@@ -107,11 +107,12 @@ impl Engine {
         let end = engine.log.end();
         engine.save_meta(end, &[])?;
         engine.close().map_err(|error| OpenError::Options(error.to_string()))?;
-        let Ok(engine) = Arc::try_unwrap(engine).map(|mut engine| engine.folder.become_replicated(&RealDisk))
+        let Ok(outcome) =
+            Arc::try_unwrap(engine).map(|mut engine| engine.folder.become_replicated(&RealDisk))
         else {
             return Err(OpenError::Options("the data folder is still in use".into()));
         };
-        engine
+        outcome
     }
 
     /// Learns who orders its changes; from now on there can be checkpoints.

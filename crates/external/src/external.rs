@@ -248,7 +248,7 @@ impl External {
             loop {
                 // However many calls are in doubt, one look serves them all.
                 tokio::time::sleep(DOUBT_PAUSE).await;
-                let _ = tokio::time::timeout(LOOK_INTERVAL, lanes.doubt.notified()).await;
+                let _ = tokio::time::timeout(LOOK_INTERVAL, lanes.look_now.notified()).await;
                 let Some(external) = kept.upgrade() else { return };
                 external.look().await;
             }
@@ -389,7 +389,7 @@ impl External {
 
     /// Something may be lost: has it looked at soon.
     pub(crate) fn look_soon(&self) {
-        self.lanes.doubt.notify_one();
+        self.lanes.look_now.notify_one();
     }
 
     /// Since when something is known to be lost, if something is.

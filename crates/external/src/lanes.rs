@@ -76,7 +76,7 @@ pub(crate) struct Lanes {
     chance: Mutex<SmallRng>,
     pub(crate) facts: Facts,
     /// A call has found something lost: whoever looks after that should look now.
-    pub(crate) doubt: Notify,
+    pub(crate) look_now: Notify,
     /// Where reads go while Redis cannot answer them.
     pub(crate) snapshot: Option<Arc<Snapshot>>,
 }
@@ -198,7 +198,7 @@ impl Lanes {
             time_ms: AtomicU64::new(0),
             chance: Mutex::new(SmallRng::from_os_rng()),
             facts: Facts::default(),
-            doubt: Notify::new(),
+            look_now: Notify::new(),
             snapshot,
         }
     }
@@ -642,7 +642,7 @@ impl Lanes {
             return;
         }
         count(&self.facts.lost, 1);
-        self.doubt.notify_one();
+        self.look_now.notify_one();
         self.refuse(units, lost(group, &self.epoch(), found));
     }
 

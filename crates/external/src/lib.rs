@@ -11,6 +11,7 @@
 //! | `groups` | which group a key belongs to, and the names of keys in Redis |
 //! | `units` | a batch in what must be decided together, and put together again |
 //! | `call` | what the function is asked for some of them, and what it answers |
+//! | `runs` | plain additions as the function wants them: short, and many in a row |
 //! | `wholes` | counters that are more than a number, about which a node decides |
 //! | `stripes`, `striped`, `striping` | counters that are spread over several groups: which, what is asked of them, and how |
 //! | `lanes` | the rounds to each master, and what is asked again |

@@ -12,6 +12,7 @@
 //! | [`batch`] | the codec of batches and replies, between nodes |
 //! | [`dump`] | a value as Redis's DUMP and RESTORE exchange it |
 //! | [`glob`], [`number`] | patterns and integers as Redis reads them |
+//! | [`duration`] | durations like `15m` |
 
 pub mod audit;
 pub mod batch;

@@ -1,50 +1,33 @@
-//! One group on one node: its replica, the way to the other replicas, and what they ask.
-//!
-//! ```text
-//! question := 1 head append | 2 head ask | 3 head ask in advance | 4 head transfer
-//!           | 5 head id:v offset:v bytes                     a piece of a snapshot
-//!           | 6 head id:v length:v vote mark                 that was all of it: install it
-//! head     := group:v from:16 to:16                          the data folders of both, 0 if not known: a node that has lost
-//!                                                            its disk is not the one that the others count on
-//! answer   := 0 (what message.rs says; for 5 nothing, for 6 a vote) | 1 length:v why not
-//! ```
+//! One group on one node: its replica, and what it answers to the other replicas (they ask by `link.rs`, where the questions are drawn).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::future::Future;
-use std::io::{self, Read, Write};
+use std::io::Write;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use openraft::errors::{
-    ClientWriteError, Fatal, LinearizableReadError, NetworkError, RPCError, RaftError, ReplicationClosed,
-    StreamingError, Unreachable,
-};
-use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
-use openraft::raft::{
-    AppendEntriesRequest, AppendEntriesResponse, ReadPolicy, SnapshotResponse, TransferLeaderRequest,
-    TransferLeaderResponse, VoteRequest, VoteResponse,
-};
+use openraft::errors::{ClientWriteError, Fatal, LinearizableReadError, RaftError};
+use openraft::raft::{AppendEntriesResponse, ReadPolicy};
 use openraft::storage::RaftStateMachine;
 use openraft::type_config::alias::SnapshotOf;
 use openraft::{ChangeMembers, Raft, SnapshotPolicy};
 use parking_lot::Mutex;
 use quipu_engine::Engine;
-use quipu_wire::entry::{Malformed, Reader, put_bytes, put_varint};
+use quipu_wire::entry::{Malformed, Reader, put_bytes};
 use tokio::time::Instant;
 
 use super::codec::{put_vote, read_vote};
 use super::journal::{GroupLog, Journal};
+use super::link::{INSTALL_MAX, Links, kind};
 use super::machine::{Machine, Mark, SnapshotSource, Ties, nameless_file};
 use super::message;
 use super::meta_machine::{MetaMachine, MetaState};
 use super::runtime::chance;
-use super::types::{Answer, Command, Membership, NodeId, Types, Vote};
-use crate::blocking::blocking;
+use super::types::{Answer, Command, Membership, NodeId, Types};
 use crate::plant::{Plant, is_planted};
-use crate::transport::{Transport, Unreached};
+use crate::transport::Transport;
 
 /// How fast a group notices things.
 #[derive(Clone, Copy, Debug)]
@@ -81,12 +64,6 @@ const ENTRIES_SENT_MAX: u64 = 1_024;
 const HEIR_LAG_MAX: u64 = 100;
 /// How long nobody waits any more for another to take the lead.
 const STEP_DOWN_MAX: Duration = Duration::from_secs(2);
-/// A piece of a snapshot.
-const PIECE_BYTES: usize = 1 << 20;
-/// How long a replica may take to take a piece.
-const PIECE_MAX: Duration = Duration::from_secs(10);
-/// How long it may take to install a snapshot. One whose answer is lost is sent again after this.
-const INSTALL_MAX: Duration = Duration::from_secs(120);
 /// How long the folder of a first node may take to become a snapshot, a partition at a time, and how often it is asked for.
 const COMPACT_MAX: Duration = Duration::from_secs(60);
 const COMPACT_PAUSE: Duration = Duration::from_secs(1);
@@ -564,7 +541,7 @@ impl<M: State> Group<M> {
     ) -> Result<(), String> {
         let malformed = |error: Malformed| error.to_string();
         match kind {
-            1 => {
+            kind::APPEND => {
                 let request = message::read_append(reader).map_err(malformed)?;
                 if !request.entries.is_empty() && self.log.waits_for_room() {
                     // Behind what waits already, all that the leader sends again and again would gather in memory.
@@ -576,8 +553,10 @@ impl<M: State> Group<M> {
                 }
                 message::put_appended(out, &response);
             }
-            2..=4 if !self.log.is_complete() => return Err("this replica is not complete yet".into()),
-            2 | 3 => {
+            kind::VOTE | kind::PRE_VOTE | kind::TRANSFER if !self.log.is_complete() => {
+                return Err("this replica is not complete yet".into());
+            }
+            kind::VOTE | kind::PRE_VOTE => {
                 let request = message::read_ask(reader).map_err(malformed)?;
                 if self.standing.has_promised() && !request.leadership_transfer {
                     return Err(
@@ -586,12 +565,12 @@ impl<M: State> Group<M> {
                     );
                 }
                 let response = match kind {
-                    2 => self.raft.vote(request).await,
+                    kind::VOTE => self.raft.vote(request).await,
                     _ => self.raft.pre_vote(request).await,
                 };
                 message::put_given(out, &response.map_err(|error| error.to_string())?);
             }
-            4 => {
+            kind::TRANSFER => {
                 let request = message::read_transfer(reader).map_err(malformed)?;
                 let is_heir = self.metrics(|metrics| *request.to_node_id() == metrics.id);
                 // Who leaves a group gives the lead away without asking.
@@ -601,8 +580,8 @@ impl<M: State> Group<M> {
                 let response = self.raft.handle_transfer_leader(request).await;
                 out.push(u8::from(!matches!(response, Ok(Ok(())))));
             }
-            5 => self.take_piece(from, reader)?,
-            6 => {
+            kind::PIECE => self.take_piece(from, reader)?,
+            kind::INSTALL => {
                 let (id, length) = (reader.varint().map_err(malformed)?, reader.varint().map_err(malformed)?);
                 let vote = read_vote(reader).map_err(malformed)?;
                 let mark = Mark::decode(reader.bytes().map_err(malformed)?).map_err(malformed)?;
@@ -675,186 +654,5 @@ fn config(number: u16, pace: Pace) -> openraft::Config {
         // Whoever led before a restart does not know what happened meanwhile.
         enable_leader_restore: Some(false),
         ..openraft::Config::default()
-    }
-}
-
-/// The way to the other replicas.
-struct Links {
-    group: u16,
-    meta: Arc<MetaState>,
-    engine: Arc<Engine>,
-    transport: Arc<dyn Transport>,
-}
-
-impl RaftNetworkFactory<Types> for Links {
-    type Network = Link;
-
-    async fn new_client(&mut self, target: NodeId, _node: &()) -> Link {
-        Link {
-            group: self.group,
-            target,
-            meta: Arc::clone(&self.meta),
-            engine: Arc::clone(&self.engine),
-            transport: Arc::clone(&self.transport),
-        }
-    }
-}
-
-/// The way to one of them.
-struct Link {
-    group: u16,
-    target: NodeId,
-    meta: Arc<MetaState>,
-    engine: Arc<Engine>,
-    transport: Arc<dyn Transport>,
-}
-
-impl Link {
-    fn question(&self, kind: u8) -> Vec<u8> {
-        let mut question = vec![kind];
-        put_varint(&mut question, u64::from(self.group));
-        question.extend_from_slice(&self.engine.folder_number().to_le_bytes());
-        question.extend_from_slice(&self.meta.folder(self.target).unwrap_or(0).to_le_bytes());
-        question
-    }
-
-    async fn ask<T>(
-        &self,
-        question: Vec<u8>,
-        within: Duration,
-        read: impl FnOnce(&mut Reader<'_>) -> Result<T, Malformed>,
-    ) -> Result<T, RPCError<Types>> {
-        let network = |error: Unreached| RPCError::Network(NetworkError::new(&error));
-        let answering = self.transport.ask(self.target, Bytes::from(question));
-        let answer = match tokio::time::timeout(within, answering).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(unreached)) => return Err(RPCError::Unreachable(Unreachable::new(&unreached))),
-            Err(_) => return Err(network(Unreached::lost(format!("node {} does not answer", self.target)))),
-        };
-        let mut reader = Reader::new(&answer);
-        let read = match reader.byte() {
-            Ok(0) => read(&mut reader).map_err(|error| error.to_string()),
-            Ok(_) => Err(reader
-                .bytes()
-                .map_or_else(|error| error.to_string(), |why| String::from_utf8_lossy(why).into_owned())),
-            Err(error) => Err(error.to_string()),
-        };
-        read.map_err(|why| RPCError::Unreachable(Unreachable::new(&Unreached::lost(why))))
-    }
-}
-
-impl Link {
-    /// Asks for a vote, or whether one would be given.
-    async fn ask_vote(
-        &self,
-        kind: u8,
-        rpc: &VoteRequest<Types>,
-        option: RPCOption,
-    ) -> Result<VoteResponse<Types>, RPCError<Types>> {
-        let mut question = self.question(kind);
-        message::put_ask(&mut question, rpc);
-        self.ask(question, option.soft_ttl(), message::read_given).await
-    }
-}
-
-/// Tells snapshots on their way to one replica apart.
-static NEXT_ID: AtomicU64 = AtomicU64::new(1);
-
-impl RaftNetworkV2<Types> for Link {
-    type SnapshotData = SnapshotSource;
-
-    async fn append_entries(
-        &mut self,
-        rpc: AppendEntriesRequest<Types>,
-        option: RPCOption,
-    ) -> Result<AppendEntriesResponse<Types>, RPCError<Types>> {
-        let mut question = self.question(1);
-        message::put_append(&mut question, &rpc);
-        self.ask(question, option.soft_ttl(), message::read_appended).await
-    }
-
-    async fn vote(
-        &mut self,
-        rpc: VoteRequest<Types>,
-        option: RPCOption,
-    ) -> Result<VoteResponse<Types>, RPCError<Types>> {
-        self.ask_vote(2, &rpc, option).await
-    }
-
-    async fn pre_vote(
-        &mut self,
-        rpc: VoteRequest<Types>,
-        option: RPCOption,
-    ) -> Result<VoteResponse<Types>, RPCError<Types>> {
-        self.ask_vote(3, &rpc, option).await
-    }
-
-    async fn transfer_leader(
-        &mut self,
-        req: TransferLeaderRequest<Types>,
-        option: RPCOption,
-    ) -> Result<TransferLeaderResponse<Types>, RPCError<Types>> {
-        let mut question = self.question(4);
-        message::put_transfer(&mut question, &req);
-        self.ask(question, option.soft_ttl(), |reader| reader.flag()).await.map(|_| Ok(()))
-    }
-
-    async fn full_snapshot(
-        &mut self,
-        vote: Vote,
-        snapshot: SnapshotOf<Types, SnapshotSource>,
-        cancel: impl Future<Output = ReplicationClosed> + Send + 'static,
-        _option: RPCOption,
-    ) -> Result<SnapshotResponse<Types>, StreamingError<Types>> {
-        tokio::select! {
-            biased;
-            closed = cancel => Err(StreamingError::Closed(closed)),
-            sent = self.send(vote, snapshot) => sent,
-        }
-    }
-}
-
-impl Link {
-    /// Sends a snapshot piece by piece and waits until it is installed.
-    async fn send(
-        &self,
-        vote: Vote,
-        snapshot: SnapshotOf<Types, SnapshotSource>,
-    ) -> Result<SnapshotResponse<Types>, StreamingError<Types>> {
-        let local = |error: io::Error| StreamingError::Unreachable(Unreachable::new(&error));
-        let scratch = self.engine.scratch_folder();
-        let read = blocking(move || snapshot.snapshot.into_file(scratch)).await;
-        let (mut file, mark) = read.and_then(|read| read).map_err(local)?;
-        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        let mut offset = 0;
-        loop {
-            let mut piece = vec![0; PIECE_BYTES];
-            let count = file.read(&mut piece).map_err(local)?;
-            if count == 0 {
-                break;
-            }
-            let mut question = self.question(5);
-            put_varint(&mut question, id);
-            put_varint(&mut question, offset);
-            put_bytes(&mut question, &piece[..count]);
-            self.ask(question, PIECE_MAX, |_| Ok(())).await.map_err(streaming)?;
-            offset += count as u64;
-        }
-        let mut question = self.question(6);
-        put_varint(&mut question, id);
-        put_varint(&mut question, offset);
-        put_vote(&mut question, &vote);
-        put_bytes(&mut question, &mark);
-        let vote = self.ask(question, INSTALL_MAX, read_vote).await.map_err(streaming)?;
-        Ok(SnapshotResponse { vote })
-    }
-}
-
-fn streaming(error: RPCError<Types>) -> StreamingError<Types> {
-    match error {
-        RPCError::Timeout(error) => StreamingError::Timeout(error),
-        RPCError::Unreachable(error) => StreamingError::Unreachable(error),
-        RPCError::Network(error) => StreamingError::Network(error),
-        RPCError::RemoteError(error) => StreamingError::Unreachable(Unreachable::new(&error)),
     }
 }

@@ -6,12 +6,14 @@
 //! | `runtime.rs`, `watch.rs` | where groups run: on tokio, in a way that a simulation can repeat |
 //! | `codec.rs` | our own form of votes, log ids and entries, on disk and between nodes |
 //! | `journal.rs` | the logs of all groups of a node in its one log |
-//! | `group.rs`, `message.rs` | one group on one node, and what its replicas say to each other |
+//! | `group.rs` | one group on one node: its replica |
+//! | `link.rs`, `message.rs` | the way to the other replicas, and what they say to each other |
 //! | `machine.rs`, `meta_machine.rs` | the states groups agree on: a partition of the engine; the cluster itself |
 
 pub mod codec;
 pub mod group;
 pub mod journal;
+mod link;
 pub mod machine;
 pub mod message;
 pub mod meta_machine;

@@ -161,11 +161,6 @@ impl Flusher {
         }
     }
 
-    /// How many events this node has flushed.
-    pub fn flushed(&self) -> u64 {
-        self.archive.facts.flushed.load(Ordering::Relaxed)
-    }
-
     /// Flushes, forgets what is over, and measures, until what is returned is dropped. Called within a runtime.
     pub fn start(self: &Arc<Self>) -> FlusherTasks {
         let (purging, measuring, compacting) = (Arc::clone(self), Arc::clone(self), Arc::clone(self));
@@ -478,8 +473,8 @@ impl Flusher {
         let window_ms = self.id_window_ms() as f64;
         let purge = "DELETE FROM counter_idempotency WHERE id IN (
             SELECT id FROM counter_idempotency
-            WHERE created_at < now() - $1 * interval '1 millisecond' ORDER BY created_at LIMIT 10000 FOR UPDATE SKIP LOCKED)";
-        Ok(self.archive.connect().await?.execute(purge, &[&window_ms]).await?)
+            WHERE created_at < now() - $1 * interval '1 millisecond' ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED)";
+        Ok(self.archive.connect().await?.execute(purge, &[&window_ms, &(PURGE_ROWS as i64)]).await?)
     }
 
     /// How long ids are remembered, by whichever node remembers them longest.
@@ -578,7 +573,9 @@ impl Flusher {
     fn is_outdated(&self, known: &Watermark, ours: &str) -> ArchiveError {
         self.external.look_soon();
         ArchiveError::Unfit(format!(
-            "the archive is of epoch {} by now, and this Redis of epoch {ours}: it was rebuilt, and this node is about to hear of              it; or another Redis was rebuilt from the archive, or this one has come back from an old copy. Nothing is written              there meanwhile. If this lasts, restart this node with the right --backend",
+            "the archive is of epoch {} by now, and this Redis of epoch {ours}: it was rebuilt, and this node is about to hear of \
+             it; or another Redis was rebuilt from the archive, or this one has come back from an old copy. Nothing is written \
+             there meanwhile. If this lasts, restart this node with the right --backend",
             known.epoch
         ))
     }

@@ -120,7 +120,8 @@ fn position(answer: Value) -> RedisResult<Position> {
     Ok(Position { before, last, left })
 }
 
-/// The streams of all groups, seen from these places; nothing for those that cannot be had. Everybody has to answer.
+/// The streams of all groups, seen from these places, up to which they are trimmed; nothing for those that cannot be had.
+/// Everybody has to answer.
 pub(super) async fn positions(
     links: &Links,
     map: &Map,
@@ -169,7 +170,7 @@ async fn positions_at(
     Ok(answers.into_iter().map(|answer| answer.extract_error().and_then(position).ok()).collect())
 }
 
-/// One stream, seen from a place; nothing while it cannot be had.
+/// One stream, seen from a place, up to which it is trimmed; nothing while it cannot be had.
 pub(super) async fn position_of(
     links: &Links,
     address: &str,

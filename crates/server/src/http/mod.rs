@@ -8,7 +8,7 @@
 //! | `extract`, `parameters`, `preconditions`, `content`, `origin` | what is taken from a request, and what is refused |
 //! | `execute` | runs a batch and waits until its replies may be shown |
 //! | `answer`, `packing` | replies and problems as responses; large ones packed |
-//! | `counters`, `batches`, `list`, `hot`, `uniques`, `windows`, `history`, `audit`, `quotas`, `holds`, `policies`, `mirror`, `backend`, `status` | the handlers |
+//! | `counters`, `batches`, `list`, `aggregate`, `hot`, `uniques`, `windows`, `history`, `audit`, `quotas`, `holds`, `policies`, `cluster`, `mirror`, `backend`, `status` | the handlers |
 //! | `watch` | counters while they change |
 //! | `openapi`, `docs` | the API described, for programs and for people |
 //!

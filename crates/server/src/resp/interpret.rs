@@ -16,7 +16,7 @@ use super::commands::{
     Complaint, Deadline, Drafted, additions, audit, cluster, dimensions, is_option, keyspace, kinds, objects,
     own, resolve, totals, values, walks,
 };
-use super::plan::{Draft, Plan, REQUESTS_PER_BATCH_MAX, Unit};
+use super::plan::{Draft, Plan, REQUESTS_PER_DRAFT_MAX, Unit};
 use super::session::{Mute, Session};
 use crate::cluster::map::Map;
 
@@ -178,7 +178,7 @@ impl Interpreter<'_> {
             // What is to be forgotten must have been seen.
             Command::Unwatch | Command::Discard if self.session.watched.is_learning() => return Step::Alone,
             // What has many keys is not joined with others: a batch has a limit, and others shall not fail with it.
-            _ if arguments.len() > REQUESTS_PER_BATCH_MAX && !self.draft.is_empty() => return Step::Alone,
+            _ if arguments.len() > REQUESTS_PER_DRAFT_MAX && !self.draft.is_empty() => return Step::Alone,
             _ => {}
         }
         if let Some(complaint) = self.misdirected(spec, arguments) {

@@ -126,12 +126,12 @@ pub enum Unit {
 /// The most requests that are executed as one. Larger pipelines are executed in several steps: partitions stay locked for
 /// the time of one step, and other connections get their turn. Commands with many keys and transactions are not
 /// divided.
-pub const REQUESTS_PER_BATCH_MAX: usize = 4096;
+pub const REQUESTS_PER_DRAFT_MAX: usize = 4096;
 /// The most bytes of keys and ids that are executed as one, for the same reason.
 pub const BYTES_PER_BATCH_MAX: usize = 1024 * 1024;
 
 /// The places in a batch above which its memory is given back instead of being kept for the next pipeline.
-const RETAINED_REQUESTS: usize = 4 * REQUESTS_PER_BATCH_MAX;
+const RETAINED_REQUESTS: usize = 4 * REQUESTS_PER_DRAFT_MAX;
 /// The literal bytes above which their memory is given back.
 const RETAINED_LITERAL_BYTES: usize = 256 * 1024;
 
@@ -216,8 +216,8 @@ impl Draft {
     /// Whether the batch should be executed before more is added.
     #[inline]
     pub fn is_full(&self) -> bool {
-        self.plans.len() >= REQUESTS_PER_BATCH_MAX
-            || self.batch.requests.len() >= REQUESTS_PER_BATCH_MAX
+        self.plans.len() >= REQUESTS_PER_DRAFT_MAX
+            || self.batch.requests.len() >= REQUESTS_PER_DRAFT_MAX
             || self.batch.bytes_len() >= BYTES_PER_BATCH_MAX
             || self.literals.len() >= BYTES_PER_BATCH_MAX
     }

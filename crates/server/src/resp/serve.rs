@@ -14,7 +14,7 @@ use super::background::Job;
 use super::connection::{Connection, Waiting};
 use super::inbox::Message;
 use super::interpret::{Interpreter, Step};
-use super::plan::{Draft, REQUESTS_PER_BATCH_MAX, View};
+use super::plan::{Draft, REQUESTS_PER_DRAFT_MAX, View};
 use super::render::render;
 use super::round::{Part, Round};
 use super::session::Mute;
@@ -55,7 +55,7 @@ impl Turn<'_> {
                 return done;
             }
             let decoded =
-                connection.decoder.decode(&mut buffer[done..], self.pipeline, REQUESTS_PER_BATCH_MAX);
+                connection.decoder.decode(&mut buffer[done..], self.pipeline, REQUESTS_PER_DRAFT_MAX);
             let taken = decoded.unwrap_or(buffer.len() - done);
             connection.protocol_error = decoded.err();
             if taken == 0 {

@@ -17,6 +17,7 @@
 //! | `roll.rs`, `pool.rs` | from one segment to the next; files made ready, freed, used again |
 //! | `recovery.rs` | the way back: what is there, what is torn, what is damage |
 //! | `syncer.rs` | the threads that do it in the background |
+//! | `options.rs`, `error.rs` | what can be set; what can go wrong |
 //!
 //! What holds at every moment:
 //! - the header of a segment is written only after everything before it was synced, and synced before any

@@ -141,15 +141,15 @@ pub fn parameters() -> Value {
         },
         "WatchKey": {
             "name": "key", "in": "query", "example": ["likes:post:7"],
-            "schema": {"type": "array", "maxItems": watch::KEYS_MAX, "items": {"type": "string", "minLength": 1}},
-            "description": format!("A counter (bytes, percent-encoded); up to {} times.", watch::KEYS_MAX),
+            "schema": {"type": "array", "maxItems": watch::KEYS_PER_CLIENT_MAX, "items": {"type": "string", "minLength": 1}},
+            "description": format!("A counter (bytes, percent-encoded); up to {} times.", watch::KEYS_PER_CLIENT_MAX),
         },
         "WatchPrefix": {
             "name": "prefix", "in": "query", "example": ["likes:"],
-            "schema": {"type": "array", "maxItems": watch::PREFIXES_MAX, "items": {"type": "string"}},
+            "schema": {"type": "array", "maxItems": watch::PREFIXES_PER_CLIENT_MAX, "items": {"type": "string"}},
             "description": format!(
                 "All counters whose keys begin with this (bytes, percent-encoded; empty for all); up to {} times.",
-                watch::PREFIXES_MAX
+                watch::PREFIXES_PER_CLIENT_MAX
             ),
         },
         "IntervalMs": {

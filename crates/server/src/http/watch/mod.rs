@@ -34,9 +34,9 @@ pub const PATH: &str = "/api/v1/watch";
 /// Of replies.
 pub const EVENT_STREAM: &str = "text/event-stream";
 /// Keys of one client: about what the head of a request has room for.
-pub const KEYS_MAX: usize = 256;
+pub const KEYS_PER_CLIENT_MAX: usize = 256;
 /// Prefixes of one client.
-pub const PREFIXES_MAX: usize = 16;
+pub const PREFIXES_PER_CLIENT_MAX: usize = 16;
 /// Between two events of a counter where the call does not say: soon enough for a person.
 pub const INTERVAL_DEFAULT_MS: u64 = 100;
 /// Faster than the rounds of the hub would be no faster.
@@ -105,8 +105,10 @@ fn query(query: Option<&str>) -> Result<Query, Refused> {
         }
         Ok(names.into_iter().map(Arc::from).collect())
     };
-    let selection =
-        Selection { keys: names("key", KEYS_MAX, 1)?, prefixes: names("prefix", PREFIXES_MAX, 0)? };
+    let selection = Selection {
+        keys: names("key", KEYS_PER_CLIENT_MAX, 1)?,
+        prefixes: names("prefix", PREFIXES_PER_CLIENT_MAX, 0)?,
+    };
     if selection == Selection::default() {
         let detail = "say what to watch: ?key= (once for each counter), or ?prefix= (empty for all counters)";
         return Err(Problem::malformed(detail).into());
@@ -151,7 +153,7 @@ mod tests {
         let many = |name: &str, count: usize| {
             (0..count).map(|number| format!("{name}={number}")).collect::<Vec<_>>().join("&")
         };
-        assert!(query(Some(&many("key", KEYS_MAX))).is_ok());
+        assert!(query(Some(&many("key", KEYS_PER_CLIENT_MAX))).is_ok());
         let long = format!("prefix={}", "x".repeat(KEY_BYTES_MAX + 1));
         for text in [
             "",
@@ -164,8 +166,8 @@ mod tests {
             "keys=a",
             "prefix=%",
             &long,
-            &many("key", KEYS_MAX + 1),
-            &many("prefix", PREFIXES_MAX + 1),
+            &many("key", KEYS_PER_CLIENT_MAX + 1),
+            &many("prefix", PREFIXES_PER_CLIENT_MAX + 1),
         ] {
             assert_eq!(query(Some(text)).unwrap_err().problem().reason, "malformed", "{text}");
         }

@@ -10,6 +10,7 @@
 //! | `kinds` | PFADD and its kin, Q.WGET, Q.ACQUIRE, Q.HOLD |
 //! | `dimensions` | Q.DGET, and DIM in other commands |
 //! | `own` | Q.ADD, Q.BATCH, Q.STAT, Q.HOT, Q.POLICY |
+//! | `audit` | Q.ADJUST, Q.AUDIT |
 //! | `totals` | Q.SUM, Q.TOP: jobs for the background |
 //! | `connection` | PING, HELLO, AUTH and what else concerns one connection |
 //! | `client` | CLIENT |
