@@ -1,6 +1,6 @@
 //! What nodes ask each other.
 //!
-//! Questions of one node to another, and answers, beside those of the replicas (`raft/group.rs`, 1 to 6):
+//! Questions of one node to another, and answers, beside those of the replicas (`raft/link.rs`, 1 to 6):
 //!
 //! ```text
 //! 16 partition:v batch          do this, or look, if you lead the partition   -> replies
