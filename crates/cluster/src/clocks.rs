@@ -1,8 +1,9 @@
 //! Whether a node's clock may be trusted with the time of entries.
 //!
 //! The leader of a partition says what time it is, and time never goes back: one entry from a machine that came up years ahead would end
-//! every counter that expires, and have all request ids forgotten. So nodes ask each other for the time, and one that is far ahead of all
-//! who answer leads nothing until its clock is right. One that is far behind does no harm: time stands still while it leads.
+//! every counter that expires, and have all request ids forgotten. So nodes ask each other for the time, and one that is far ahead of most
+//! who answer leads nothing until its clock is right and it was started again: the time of a running server never goes back. One that is
+//! far behind does no harm: time stands still while it leads.
 
 use std::time::Duration;
 
@@ -37,9 +38,10 @@ enum Standing {
 
 /// How a clock stands beside those of the nodes that answered; one that does not know the question says nothing. Nothing if nobody did.
 fn judge(own_ms: u64, is_alone: bool, answers: &[Option<u64>]) -> Option<Standing> {
-    let newest_ms = answers.iter().flatten().max();
-    match newest_ms {
-        Some(newest_ms) if own_ms > newest_ms.saturating_add(AHEAD_MS_MAX) => Some(Standing::Ahead),
+    let mut times: Vec<u64> = answers.iter().copied().flatten().collect();
+    times.sort_unstable();
+    match times.get(times.len() / 2) {
+        Some(time_ms) if own_ms > time_ms.saturating_add(AHEAD_MS_MAX) => Some(Standing::Ahead),
         Some(_) => Some(Standing::Fine),
         None => (is_alone || !answers.is_empty()).then_some(Standing::Fine),
     }
@@ -88,7 +90,7 @@ impl Node {
         if let Some(standing) = judge((self.clock)(), is_alone, &answers) {
             if standing == Standing::Ahead && clocks.standing != standing {
                 tracing::error!(
-                    "the clock of this node is more than an hour ahead of all others: it leads nothing"
+                    "the clock of this node is more than an hour ahead of most others: it leads nothing; set the clock right and restart the node"
                 );
             }
             clocks.standing = standing;
@@ -104,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_far_ahead_of_all_who_answer_is_wrong() {
+    fn who_is_far_ahead_of_most_who_answer_is_wrong() {
         let (now, hour) = (1_790_000_000_000, AHEAD_MS_MAX);
         for (own, is_alone, answers, expected) in [
             (now, true, vec![], Some(Standing::Fine)),
@@ -114,6 +116,19 @@ mod tests {
             (now + hour + 1, false, vec![Some(now), None], Some(Standing::Ahead)),
             (now + hour + 1, false, vec![Some(0), Some(now + 1)], Some(Standing::Fine)),
             (0, false, vec![Some(now)], Some(Standing::Fine)),
+            // Two of five are as wrong.
+            (
+                now + 2 * hour,
+                false,
+                vec![Some(now), Some(now + 2 * hour), Some(now), Some(now)],
+                Some(Standing::Ahead),
+            ),
+            (
+                now,
+                false,
+                vec![Some(now + 2 * hour), Some(now), Some(now + 2 * hour), Some(now)],
+                Some(Standing::Fine),
+            ),
         ] {
             assert_eq!(judge(own, is_alone, &answers), expected, "{own} {answers:?}");
         }

@@ -294,7 +294,7 @@ impl Node {
         }
         if self.is_ahead() {
             return Some(format!(
-                "the clock of node {id} is more than an hour ahead of all others: set it right"
+                "the clock of node {id} is more than an hour ahead of most others: set it right, and restart the node"
             ));
         }
         let (leaderless, partitions) = (self.leaderless().len(), self.partitions);

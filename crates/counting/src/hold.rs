@@ -133,6 +133,12 @@ impl Holds {
         outstanding
     }
 
+    /// When the first of those ends by itself that still count, and for more.
+    pub fn first_end_of_up(&self, now_ms: u64) -> Option<u64> {
+        let mut live = self.amounts.range((now_ms.saturating_add(1), 0)..);
+        live.find(|(_, amount)| **amount > 0).map(|((expires_at_ms, _), _)| *expires_at_ms)
+    }
+
     /// All of them by number, those included whose time is over.
     pub fn iter(&self) -> impl Iterator<Item = (u64, Hold)> + '_ {
         self.expiries.iter().filter_map(|(number, expires_at_ms)| {

@@ -32,11 +32,13 @@ pub(crate) use uniques::split_join;
 pub use uniques::{put_join, seen_by, visitors};
 
 /// The rules of this program. Replicas decide alike only by the same ones, so what is agreed on says by which it is decided.
-pub const RULES: u64 = RULES_OF_HOLDS;
+pub const RULES: u64 = RULES_OF_LIMITS;
 /// By these and later ones a limit knows what was counted in buckets that are no longer kept.
 pub const RULES_OF_PAST: u64 = 4;
 /// By these and later ones a hold that never was is told from one that has ended, and what adds nothing needs no room in roll-ups.
 pub const RULES_OF_HOLDS: u64 = 5;
+/// By these and later ones the limit of a policy binds what is set aside, too.
+pub const RULES_OF_LIMITS: u64 = 6;
 
 /// How far ahead of ours a clock may be whose times are believed.
 pub const AHEAD_MS: u64 = 60_000;
@@ -693,6 +695,12 @@ pub fn recall(
     let body = live.and_then(|_| whole.body.clone());
     let mut deciding = Deciding { live, body, events: Vec::new(), ruled, now_ms, sequence: 0 };
     let detail = match asked.action {
+        Action::Reserve(..) if reply.refusal.is_some() => {
+            let limit = ruled.policy.and_then(|policy| policy.limit)?;
+            deciding.recut();
+            let frame = deciding.keeping().map(|keeping| keeping.frame);
+            return Some(deciding.quota_now(limit, frame.as_ref()));
+        }
         Action::Reserve(_, ttl_ms) => {
             let expires_at_ms = at_ms.saturating_add(*ttl_ms);
             Detail::Hold { number: reply.cell.version, expires_at_ms }
@@ -705,9 +713,7 @@ pub fn recall(
             let limit = acquire.limit.or(ruled.policy.and_then(|policy| policy.limit))?;
             deciding.recut();
             let frame = deciding.frame(read_frame(&mut Bytes::new(asked.payload))).ok()?;
-            let (used, reset_ms) = deciding.used(frame.as_ref());
-            let window_ms = deciding.window_ms(frame.as_ref());
-            Detail::Quota { used: clamp(used + deciding.outstanding().up), limit, reset_ms, window_ms }
+            return Some(deciding.quota_now(limit, frame.as_ref()));
         }
         _ => return None,
     };

@@ -34,6 +34,9 @@ pub enum Unavailable {
     /// restart has read the log.
     #[error("the data folder failed: {0}; outcome unknown, retry with the same request id")]
     Failed(String),
+    /// It may be done or not, and has no request id under which that could be learned.
+    #[error("{0}: outcome unknown, look before you ask for it again")]
+    Unknown(String),
     /// What the request needs lies on disk and cannot be read, or could not be written out to make room; nothing was
     /// changed.
     #[error("the data folder cannot be used: {0}; nothing was changed, retry later")]

@@ -105,7 +105,9 @@ impl Folder {
     /// Whether it is what it is opened as.
     pub fn check_kind(&self, is_replicated: bool) -> Result<(), OpenError> {
         let what = match (self.meta.is_replicated, is_replicated) {
-            (true, false) => "belongs to a node of a cluster",
+            (true, false) => {
+                "belongs to a node of a cluster, and is started with its folder `cluster`; if that is gone, put it back from a copy, or replace the node"
+            }
             (false, true) => "is not that of a node of a cluster",
             _ => return Ok(()),
         };

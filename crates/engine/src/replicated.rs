@@ -5,10 +5,12 @@
 //! so after a restart everything behind its mark is carried out again, and comes to the same: time comes with each entry,
 //! policies are part of the partition, and nothing here asks a clock.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use quipu_counting::kinds::RULES;
+use quipu_counting::session::Session;
 use quipu_counting::{Batch, Policies, Policy, Unavailable};
 use quipu_store::cold::{ColdError, ColdStore, Rows};
 use quipu_store::{Disk, Log, LogError, RealDisk};
@@ -97,10 +99,15 @@ impl Engine {
     /// folder is what it was.
     pub fn make_replicated(path: impl AsRef<Path>, options: Options) -> Result<(), OpenError> {
         let engine = Engine::open_still(path.as_ref(), options, Records::Effects)?;
+        let sessions = engine.newest_sessions();
         for partition in 0..engine.partitions.len() as u16 {
             // Runs of request ids were named by offsets, and are named by sequences from now on, which must be above.
             let mut held = engine.partitions[usize::from(partition)].lock();
             held.sequence = held.sequence.max(engine.log.end());
+            // How far a producer is was known in one place for all partitions, and is known in each from now on.
+            for (producer, session) in &sessions {
+                held.sessions.insert(producer.clone(), (*session, true));
+            }
             drop(held);
             engine.checkpoint(partition)?;
         }
@@ -113,6 +120,20 @@ impl Engine {
             return Err(OpenError::Options("the data folder is still in use".into()));
         };
         outcome
+    }
+
+    /// How far every producer is.
+    fn newest_sessions(&self) -> HashMap<Box<[u8]>, Session> {
+        let mut newest: HashMap<Box<[u8]>, Session> = HashMap::new();
+        for partition in &self.partitions {
+            for (producer, (session, _)) in &partition.lock().sessions {
+                let known = newest.entry(producer.clone()).or_insert(*session);
+                if (session.epoch, session.sequence) > (known.epoch, known.sequence) {
+                    *known = *session;
+                }
+            }
+        }
+        newest
     }
 
     /// Learns who orders its changes; from now on there can be checkpoints.

@@ -147,8 +147,17 @@ impl From<PoliciesError> for OpenError {
 #[derive(Clone, Debug)]
 struct Problem {
     text: String,
-    /// Since when something is known to be lost, if that is the reason.
-    lost_since_ms: Option<i64>,
+    /// What is known to be lost, if that is the reason.
+    loss: Option<Loss>,
+}
+
+/// What is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Loss {
+    /// Since when it is known, by the clock of Redis: nobody has counted there later.
+    pub(crate) since_ms: i64,
+    /// How many groups that is about.
+    pub(crate) groups: usize,
 }
 
 /// The hash of policies as it was last seen.
@@ -230,7 +239,7 @@ impl External {
             keeper: Mutex::new(None),
         });
         external.look().await;
-        match (external.lost_since_ms(), &external.archive) {
+        match (external.loss(), &external.archive) {
             // Until everything is back, the policies hold that were last flushed.
             (Some(_), Some(archive)) => external.take_over(policies::of_fields(archive.policies().await?)?),
             _ => external.look_at_policies().await?,
@@ -348,6 +357,9 @@ impl External {
 
     fn judge(&self, standing: &Standing) {
         let ours = self.lanes.epoch();
+        if !standing.is_unreached() {
+            self.lanes.redis_ahead_ms.store(standing.time_ms - wall_ms(), Ordering::Relaxed);
+        }
         let has_all = !standing.is_partly_unknown() && !standing.has_lost(&ours);
         self.has_all.store(has_all, Ordering::Relaxed);
         let mut problem = self.problem.lock();
@@ -356,9 +368,11 @@ impl External {
             if known.as_ref().is_none_or(|known| known.text != text) {
                 tracing::error!("{text}");
             }
-            let since = known.as_ref().and_then(|known| known.lost_since_ms);
-            let lost_since_ms = standing.has_lost(&ours).then(|| since.unwrap_or_else(wall_ms));
-            Problem { text, lost_since_ms }
+            let groups = standing.lost_groups(&ours).len();
+            let new = standing.has_lost(&ours).then_some(Loss { since_ms: standing.time_ms, groups });
+            // Where no more is lost than before, it is not later either.
+            let known = known.as_ref().and_then(|known| known.loss).filter(|known| known.groups >= groups);
+            Problem { text, loss: new.map(|new| known.unwrap_or(new)) }
         });
         if problem.is_none() && known.is_some() {
             tracing::info!("Redis has everything again");
@@ -392,9 +406,14 @@ impl External {
         self.lanes.look_now.notify_one();
     }
 
-    /// Since when something is known to be lost, if something is.
-    pub(crate) fn lost_since_ms(&self) -> Option<i64> {
-        self.problem.lock().as_ref().and_then(|problem| problem.lost_since_ms)
+    /// What time it is by the clock of Redis, as far as this node knows.
+    pub(crate) fn time_of_redis_ms(&self) -> i64 {
+        wall_ms() + self.lanes.redis_ahead_ms.load(Ordering::Relaxed)
+    }
+
+    /// What is known to be lost, if something is.
+    pub(crate) fn loss(&self) -> Option<Loss> {
+        self.problem.lock().as_ref().and_then(|problem| problem.loss)
     }
 
     /// The version of the policies that hold.
@@ -610,7 +629,7 @@ impl External {
 
     /// While something is lost, a walk would miss it and say nothing.
     pub(crate) fn walk_over_all(&self, now_ms: u64) -> Result<Walk, Unavailable> {
-        match self.lost_since_ms() {
+        match self.loss() {
             Some(_) => Err(Unavailable::NoLeader(self.problem().unwrap_or_default())),
             None => Ok(self.walk(now_ms)),
         }

@@ -10,7 +10,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
@@ -77,6 +77,8 @@ pub(crate) struct Lanes {
     pub(crate) facts: Facts,
     /// A call has found something lost: whoever looks after that should look now.
     pub(crate) look_now: Notify,
+    /// By how much the clock of Redis, which dates what the archive has, is ahead of this node's.
+    pub(crate) redis_ahead_ms: AtomicI64,
     /// Where reads go while Redis cannot answer them.
     pub(crate) snapshot: Option<Arc<Snapshot>>,
 }
@@ -199,6 +201,7 @@ impl Lanes {
             chance: Mutex::new(SmallRng::from_os_rng()),
             facts: Facts::default(),
             look_now: Notify::new(),
+            redis_ahead_ms: AtomicI64::new(0),
             snapshot,
         }
     }
@@ -723,7 +726,8 @@ impl Lanes {
             };
             let seen = snapshot.read(&unit.range().map(place).collect::<Vec<_>>()).await;
             let now_ms = unit.time_ms();
-            let stale_ms = |seen: &Seen| now_ms.saturating_sub(seen.as_of_ms).max(1);
+            let there_ms = now_ms.saturating_add_signed(lanes.redis_ahead_ms.load(Ordering::Relaxed));
+            let stale_ms = |seen: &Seen| there_ms.saturating_sub(seen.as_of_ms).max(1);
             let answer = match seen {
                 Some(seen) if seen.iter().all(|seen| unit.allows_staleness(stale_ms(seen))) => {
                     count(&lanes.facts.stale_reads, seen.len());

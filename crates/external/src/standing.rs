@@ -1,8 +1,9 @@
 //! What Redis says of itself: which epoch the hash of policies and the marker of each group name. Where one is missing or
 //! another, data is lost.
 
-use redis::{Pipeline, Value};
+use redis::{Pipeline, RedisResult, Value};
 
+use crate::archive::wall_ms;
 use crate::groups::{self, GROUPS, POLICIES};
 use crate::masters::{Links, Map};
 
@@ -42,21 +43,25 @@ pub(crate) struct Standing {
     pub(crate) policies: Named,
     /// By group.
     pub(crate) markers: Vec<Named>,
+    /// When that was at the latest, by the clocks of the masters. Entries of streams have their time too: nodes may have others.
+    pub(crate) time_ms: i64,
 }
 
 impl Standing {
     /// Asks every master once. Who does not answer is unknown.
     pub(crate) async fn look(links: &Links, map: &Map) -> Standing {
         let (mut policies, mut markers) = (Named::Unknown, vec![Named::Unknown; usize::from(GROUPS)]);
+        let mut time_ms = None;
         for address in map.masters() {
             let here: Vec<u16> = map.groups_of(&address).collect();
             let has_policies = map.of_policies() == Some(&address);
-            let mut pipeline = Pipeline::with_capacity(here.len() + 1);
+            let mut pipeline = Pipeline::with_capacity(here.len() + 2);
             here.iter().for_each(|group| _ = pipeline.cmd("HGET").arg(groups::marker(*group)).arg("epoch"));
             if has_policies {
                 pipeline.cmd("HGET").arg(POLICIES).arg("epoch");
             }
-            let count = here.len() + usize::from(has_policies);
+            pipeline.cmd("TIME");
+            let count = here.len() + usize::from(has_policies) + 1;
             let Ok(answers) = links.ask_all(&address, &pipeline, count).await else { continue };
             let mut answers = answers.into_iter();
             for group in here {
@@ -65,8 +70,9 @@ impl Standing {
             if has_policies {
                 policies = Named::of(answers.next());
             }
+            time_ms = time_ms.max(answers.next().and_then(|time| to_ms(time).ok()));
         }
-        Standing { policies, markers }
+        Standing { policies, markers, time_ms: time_ms.unwrap_or_else(wall_ms) }
     }
 
     /// The masters that have answered.
@@ -117,6 +123,12 @@ impl Standing {
     }
 }
 
+/// The answer to TIME.
+pub(crate) fn to_ms(time: Value) -> RedisResult<i64> {
+    let (seconds, micros): (i64, i64) = redis::from_redis_value(time.extract_error()?)?;
+    Ok(seconds.saturating_mul(1000).saturating_add(micros / 1000))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,7 +136,7 @@ mod tests {
     #[test]
     fn what_is_missing_or_another_is_lost_and_what_is_unknown_is_not() {
         let ours = || Named::Epoch("ours".into());
-        let whole = Standing { policies: ours(), markers: vec![ours(); usize::from(GROUPS)] };
+        let whole = Standing { policies: ours(), markers: vec![ours(); usize::from(GROUPS)], time_ms: 0 };
         assert_eq!(whole.problem("ours"), None);
         assert!(whole.problem("other").is_some_and(|problem| problem.contains("all counters")));
         let mut silent = whole.clone();
@@ -137,8 +149,11 @@ mod tests {
         assert!(torn.problem("ours").is_some_and(|problem| problem.contains("2 of 64 groups")));
         let without = Standing { policies: Named::Nothing, ..whole.clone() };
         assert!(without.problem("ours").is_some_and(|problem| problem.contains("policies")));
-        let nobody =
-            Standing { policies: Named::Unknown, markers: vec![Named::Unknown; usize::from(GROUPS)] };
+        let nobody = Standing {
+            policies: Named::Unknown,
+            markers: vec![Named::Unknown; usize::from(GROUPS)],
+            ..whole
+        };
         assert!(nobody.problem("ours").is_some_and(|problem| problem.contains("no server")));
     }
 }

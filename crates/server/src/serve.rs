@@ -59,7 +59,7 @@ pub fn run(
 ) -> anyhow::Result<()> {
     start_log(config);
     let files = share_open_files(config)?;
-    let plan = Plan::of(config);
+    let plan = Plan::of(config)?;
     let listeners = Listeners::open(config, &plan)?;
     let addresses = listeners.addresses()?;
     let clock = Arc::new(Clock::new());

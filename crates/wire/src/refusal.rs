@@ -82,7 +82,7 @@ pub const fn of_refusal(refusal: Refusal) -> &'static Presentation {
 pub const fn of_unavailable(reason: &Unavailable) -> &'static Presentation {
     match reason {
         Unavailable::Full(_) => &FULL,
-        Unavailable::Failed(_) => &FAILED,
+        Unavailable::Failed(_) | Unavailable::Unknown(_) => &FAILED,
         Unavailable::Unreadable(_) => &UNREADABLE,
         Unavailable::Busy(_) => &BUSY,
         Unavailable::NoLeader(_) => &LEADERLESS,
@@ -214,8 +214,14 @@ static NOT_MEMBER: Presentation = row(
     8,
     true,
 );
-static OUTCOME_UNKNOWN: Presentation =
-    row("UNAVAILABLE", "outcome unknown, retry with the same request id", false, 504, 10, true);
+static OUTCOME_UNKNOWN: Presentation = row(
+    "UNAVAILABLE",
+    "outcome unknown, retry with the same request id; without one look first, or it may count twice",
+    false,
+    504,
+    10,
+    true,
+);
 
 static WRONG_KIND: Presentation = row(
     "WRONGTYPE",
@@ -339,6 +345,7 @@ mod tests {
         for reason in [
             Unavailable::Full("x".into()),
             Unavailable::Failed("x".into()),
+            Unavailable::Unknown("x".into()),
             Unavailable::Unreadable("x".into()),
             Unavailable::Busy("x".into()),
             Unavailable::NoLeader("x".into()),

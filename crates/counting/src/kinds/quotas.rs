@@ -44,19 +44,11 @@ impl Deciding<'_> {
             Ok(frame) => frame,
             Err(refusal) => return self.refuse(refusal),
         };
-        let (counted, reset_ms) = self.used(frame.as_ref());
-        let used = counted + self.outstanding().up;
-        let after = used + i128::from(acquire.amount);
         let is_soft = acquire.is_soft || policy.is_some_and(|policy| policy.soft);
-        let window_ms = self.window_ms(frame.as_ref());
-        let quota = |used: i128, reset_ms| {
-            Some(Arc::new(Detail::Quota { used: clamp(used), limit, reset_ms, window_ms }))
+        let used = match self.within_limit(acquire.amount, limit, is_soft, frame.as_ref()) {
+            Ok(used) => used,
+            Err(refused) => return refused,
         };
-        if after > i128::from(limit) && !is_soft {
-            let mut verdict = self.refuse(Refusal::OverQuota);
-            verdict.reply.detail = quota(used, reset_ms);
-            return verdict;
-        }
         let is_born = self.live.is_none() && self.body.is_none();
         let kept_ms = self.keeping().map_or(0, |keeping| keeping.keep_ms);
         let longer_ms = frame.as_ref().map(keep_for).filter(|keep_ms| *keep_ms > kept_ms);
@@ -72,10 +64,47 @@ impl Deciding<'_> {
                 self.happens(Event::Keep(keep_ms));
             }
             // What was just counted is the first to come back where nothing was.
-            let (_, reset_ms) = self.used(frame.as_ref());
-            verdict.reply.detail = quota(after, reset_ms);
+            let after = used + i128::from(acquire.amount);
+            verdict.reply.detail = Some(self.quota(after, limit, frame.as_ref()));
         }
         verdict
+    }
+
+    /// What is used of a limit, with what is set aside; refuses what it leaves no room for.
+    fn within_limit(
+        &self,
+        amount: i64,
+        limit: i64,
+        is_soft: bool,
+        frame: Option<&Frame>,
+    ) -> Result<i128, Verdict> {
+        let used = self.used(frame).0 + self.outstanding().up;
+        if used + i128::from(amount) <= i128::from(limit) || is_soft {
+            return Ok(used);
+        }
+        let mut verdict = self.refuse(Refusal::OverQuota);
+        verdict.reply.detail = Some(self.quota_now(limit, frame));
+        Err(verdict)
+    }
+
+    /// How much of a limit is used.
+    pub(super) fn quota_now(&self, limit: i64, frame: Option<&Frame>) -> Arc<Detail> {
+        self.quota(self.used(frame).0 + self.outstanding().up, limit, frame)
+    }
+
+    /// This much of a limit is used, and when some of it comes back: counted amounts as the window says, what is set aside when its
+    /// time is over.
+    fn quota(&self, used: i128, limit: i64, frame: Option<&Frame>) -> Arc<Detail> {
+        let (counted, reset_ms) = self.used(frame);
+        let first_hold = self.body.as_ref().and_then(|body| body.holds.first_end_of_up(self.now_ms));
+        let reset_ms = match first_hold.map(|end_ms| end_ms - self.now_ms) {
+            // Where nothing was counted, or nothing comes back of it, that alone counts.
+            Some(hold_ms) if counted == 0 || reset_ms == 0 => hold_ms,
+            Some(hold_ms) => hold_ms.min(reset_ms),
+            None => reset_ms,
+        };
+        let window_ms = self.window_ms(frame);
+        Arc::new(Detail::Quota { used: clamp(used), limit, reset_ms, window_ms })
     }
 
     /// How long the window of a limit is.
@@ -147,6 +176,16 @@ impl Deciding<'_> {
             let zero = self.plain(&Action::Add(Add::plain(0)), &self.ruled.limits);
             if zero.reply.refusal.is_some() {
                 return zero;
+            }
+        }
+        if add.delta > 0
+            && self.ruled.rules >= RULES_OF_LIMITS
+            && let Some(policy) = self.ruled.policy
+            && let Some(limit) = policy.limit
+        {
+            let frame = self.keeping().map(|keeping| keeping.frame);
+            if let Err(refused) = self.within_limit(add.delta, limit, policy.soft, frame.as_ref()) {
+                return refused;
             }
         }
         // As if it were added, with all that is set aside already.

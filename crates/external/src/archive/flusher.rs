@@ -30,6 +30,7 @@ use crate::epoch;
 use crate::external::External;
 use crate::groups::{self, GROUPS};
 use crate::masters::Links;
+use crate::standing::to_ms;
 
 /// How a flusher works.
 #[derive(Clone, Debug)]
@@ -90,8 +91,8 @@ struct Turned {
 struct Waiting {
     /// Groups in whose streams something lies.
     groups: Vec<u16>,
-    /// Those in which nothing does.
-    drained: Vec<u16>,
+    /// Those in which nothing does, and when that was, by their master's clock.
+    drained: Vec<(u16, i64)>,
     /// Why it is not known of others.
     problem: Option<String>,
 }
@@ -226,11 +227,11 @@ impl Flusher {
                 client.insert(new)
             }
         };
-        if let Some(detected_at_ms) = self.external.lost_since_ms() {
+        if let Some(loss) = self.external.loss() {
             let mut turned = Turned::default();
             // One of them is enough.
             if worker == 0 {
-                match self.recover(detected_at_ms).await? {
+                match self.recover(loss).await? {
                     Attempt::Whole(epoch) => self.external.take_over_epoch(&epoch).await,
                     Attempt::Elsewhere => turned.problem = Some(bond::in_use()),
                     Attempt::Busy | Attempt::NotYet => {}
@@ -259,7 +260,7 @@ impl Flusher {
         }
         if worker == 0 && is_noting {
             self.noted_ms.store(asked_at_ms, Ordering::Relaxed);
-            self.note_drained(client, &drained, asked_at_ms, &ours).await?;
+            self.note_drained(client, &drained, &ours).await?;
         }
         if worker == 0 {
             self.flush_policies(client, &ours).await?;
@@ -335,17 +336,19 @@ impl Flusher {
     async fn note_drained(
         &self,
         client: &Client,
-        drained: &[u16],
-        at_ms: i64,
+        drained: &[(u16, i64)],
         epoch: &str,
     ) -> Result<(), ArchiveError> {
-        let drained: Vec<i32> = drained.iter().copied().map(i32::from).collect();
+        let (groups, times): (Vec<i32>, Vec<i64>) =
+            drained.iter().map(|(group, time_ms)| (i32::from(*group), *time_ms)).unzip();
         // In order, and none that somebody is at: nobody waits for anybody.
-        let note = "UPDATE counter_watermark SET drained_at_ms = $1 WHERE stream_group IN (
-            SELECT stream_group FROM counter_watermark
-            WHERE stream_group = ANY($2) AND epoch = $3 AND drained_at_ms < $1
-            ORDER BY stream_group FOR UPDATE SKIP LOCKED)";
-        client.execute(note, &[&at_ms, &drained, &epoch]).await?;
+        let note = "UPDATE counter_watermark AS known SET drained_at_ms = seen.time_ms FROM (
+            SELECT stream_group, time_ms FROM counter_watermark
+                JOIN unnest($1::int[], $2::bigint[]) AS drained (stream_group, time_ms) USING (stream_group)
+            WHERE epoch = $3 AND drained_at_ms < time_ms
+            ORDER BY stream_group FOR UPDATE OF counter_watermark SKIP LOCKED) AS seen
+            WHERE known.stream_group = seen.stream_group";
+        client.execute(note, &[&groups, &times, &epoch]).await?;
         Ok(())
     }
 
@@ -374,13 +377,16 @@ impl Flusher {
         let mut waiting = Waiting::default();
         for address in map.masters() {
             let here: Vec<u16> = map.groups_of(&address).collect();
-            let mut pipeline = Pipeline::with_capacity(2 * here.len());
+            let mut pipeline = Pipeline::with_capacity(2 * here.len() + 1);
+            pipeline.cmd("TIME");
             for group in &here {
                 pipeline.cmd("XLEN").arg(groups::stream(*group));
                 pipeline.cmd("HGET").arg(groups::marker(*group)).arg("epoch");
             }
-            let answers = match self.links.ask_all(&address, &pipeline, 2 * here.len()).await {
-                Ok(answers) => answers,
+            let answered = self.links.ask_all(&address, &pipeline, 2 * here.len() + 1).await;
+            let answered = answered.and_then(|mut answers| Ok((to_ms(answers.remove(0))?, answers)));
+            let (time_ms, answers) = match answered {
+                Ok(answered) => answered,
                 Err(error) => {
                     waiting.problem = Some(format!("Redis at {address}: {error}"));
                     continue;
@@ -389,7 +395,7 @@ impl Flusher {
             for (group, answer) in here.iter().zip(answers.chunks(2)) {
                 match answer {
                     [Value::Int(0), Value::BulkString(marker)] if marker == epoch.as_bytes() => {
-                        waiting.drained.push(*group);
+                        waiting.drained.push((*group, time_ms));
                     }
                     [Value::Int(0), _] => {}
                     _ => waiting.groups.push(*group),

@@ -12,6 +12,7 @@ use super::streams::Place;
 use super::told::recoveries;
 use super::{ArchiveError, bond};
 use crate::groups::{self, GROUPS};
+use crate::standing::to_ms;
 
 /// Between two measurements.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -132,9 +133,7 @@ impl Flusher {
 /// moves just now: the next look will find it.
 fn backlogs(answers: Vec<Value>) -> RedisResult<Vec<Option<Backlog>>> {
     let mut answers = answers.into_iter();
-    let time = answers.next().unwrap_or(Value::Nil).extract_error()?;
-    let (seconds, micros): (u64, u64) = redis::from_redis_value(time)?;
-    let now_ms = seconds * 1000 + micros / 1000;
+    let now_ms = to_ms(answers.next().unwrap_or(Value::Nil))?;
     let mut found = Vec::new();
     while let (Some(length), Some(first)) = (answers.next(), answers.next()) {
         let (Ok(length), Ok(first)) = (length.extract_error(), first.extract_error()) else {
@@ -144,7 +143,7 @@ fn backlogs(answers: Vec<Value>) -> RedisResult<Vec<Option<Backlog>>> {
         let entries = redis::from_redis_value(length)?;
         let first: Vec<(String, Value)> = redis::from_redis_value(first)?;
         let place = first.first().and_then(|(id, _)| Place::of(id));
-        let lag_ms = place.map_or(0, |place| now_ms.saturating_sub(place.ms as u64));
+        let lag_ms = place.map_or(0, |place| u64::try_from(now_ms - place.ms).unwrap_or(0));
         found.push(Some(Backlog { lag_ms, entries }));
     }
     Ok(found)

@@ -18,7 +18,7 @@ use rand::{Rng, SeedableRng};
 use redis::{Cmd, Pipeline, Value};
 use tokio_postgres::Client;
 
-use super::flusher::{Flusher, wall_ms};
+use super::flusher::Flusher;
 use super::migrations::migrate;
 use super::producers::PRODUCERS;
 use super::restored::{self, Restored};
@@ -26,6 +26,7 @@ use super::streams::{self, FUNCTIONS, Place};
 use super::watermark::{self, ANY, Judged, Watermark};
 use super::{ArchiveError, Recovery, bond};
 use crate::epoch;
+use crate::external::Loss;
 use crate::groups::{self, GROUPS, POLICIES};
 use crate::standing::{Named, Standing};
 
@@ -65,7 +66,7 @@ struct Tally {
 
 impl Flusher {
     /// Brings back what Redis has lost, if nobody else is at it.
-    pub(super) async fn recover(&self, detected_at_ms: i64) -> Result<Attempt, ArchiveError> {
+    pub(super) async fn recover(&self, known: Loss) -> Result<Attempt, ArchiveError> {
         let mut client = self.archive.connect().await?;
         migrate(&mut client).await?;
         let is_ours: bool = client.query_one("SELECT pg_try_advisory_lock($1)", &[&LOCK]).await?.get(0);
@@ -98,7 +99,9 @@ impl Flusher {
             self.restore_policies(&client, &before, &before).await?;
             return Ok(Attempt::Whole(before));
         }
-        let attempt = Rebuilding { flusher: self, before, after, lost, detected_at_ms };
+        // Groups of which more is known now than before were counted in until now.
+        let lost_at_ms = if lost.len() > known.groups { standing.time_ms } else { known.since_ms };
+        let attempt = Rebuilding { flusher: self, before, after, lost, lost_at_ms };
         attempt.run(&mut client).await.map(Attempt::Whole)
     }
 
@@ -194,7 +197,8 @@ struct Rebuilding<'a> {
     before: String,
     after: String,
     lost: Vec<u16>,
-    detected_at_ms: i64,
+    /// When nobody counted any more in any of them, by the clock of Redis.
+    lost_at_ms: i64,
 }
 
 impl Rebuilding<'_> {
@@ -353,7 +357,7 @@ impl Rebuilding<'_> {
         groups: &HashSet<u16>,
     ) -> Result<i64, ArchiveError> {
         let window_ms = i64::try_from(self.flusher.id_window_ms()).unwrap_or(i64::MAX);
-        let oldest_ms = self.detected_at_ms.saturating_sub(window_ms);
+        let oldest_ms = self.lost_at_ms.saturating_sub(window_ms);
         let (mut after, mut count) = (0_i64, 0);
         loop {
             let rows = client.query(restored::REQUEST_IDS, &[&after, &oldest_ms, &PAGE]).await?;
@@ -450,13 +454,17 @@ impl Rebuilding<'_> {
         Recovery {
             epoch_before: self.before.clone(),
             epoch_after: self.after.clone(),
-            detected_at_ms: self.detected_at_ms,
-            finished_at_ms: wall_ms(),
+            detected_at_ms: self.lost_at_ms,
+            finished_at_ms: self.flusher.external.time_of_redis_ms(),
             groups_lost: self.lost.len() as i32,
             counters: tally.counters,
             request_ids: tally.request_ids,
             replayed: tally.replayed,
-            gap_ms: furthest.map(|group| (until(group).ms, self.detected_at_ms)),
+            gap_ms: furthest.map(|group| {
+                let from_ms = until(group).ms;
+                // A server that takes another's place may have an earlier time.
+                (from_ms, self.lost_at_ms.max(from_ms))
+            }),
             watermark: last.to_string(),
         }
     }

@@ -5,6 +5,8 @@
 //! nothing half done. It notes how many entries the streams have had, then walks over all that Redis has in those groups: so whatever a walk
 //! misses, or sees older than it becomes, is told by an entry that is flushed afterwards. Those entries may also tell of what the walk
 //! has seen newer already; the tables are whole once they are flushed up to where the streams were when the walk ended.
+//!
+//! The walk goes from master to master. A group that moves meanwhile could be missed, so all of them must have stayed where they were.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -63,10 +65,11 @@ impl Flusher {
         );
         let groups: HashSet<u16> = lacking.iter().map(|known| known.group).collect();
         rows.batch_execute(SEEN).await?;
+        let mut homes: BTreeMap<String, Vec<u16>> = BTreeMap::new();
         for known in &lacking {
-            self.begin_at(&rows, known).await?;
+            homes.entry(self.begin_at(&rows, known).await?).or_default().push(known.group);
         }
-        let count = self.walk_over(&rows, &groups).await?;
+        let count = self.walk_over(&rows, &groups, &homes).await?;
         self.seed_producers(&rows, &groups).await?;
         self.remove_unseen(&rows, &groups).await?;
         for known in &lacking {
@@ -77,15 +80,15 @@ impl Flusher {
         Ok(())
     }
 
-    /// Notes how many entries a stream has had up to where it is flushed from, and the newest birth.
-    async fn begin_at(&self, rows: &Transaction<'_>, known: &Watermark) -> Result<(), ArchiveError> {
+    /// Notes how many entries a stream has had up to where it is flushed from, and the newest birth. Returns the group's master.
+    async fn begin_at(&self, rows: &Transaction<'_>, known: &Watermark) -> Result<String, ArchiveError> {
         let (address, found) = self.position_now(known.group, known.place).await?;
         let births = redis::cmd("HGET").arg(groups::marker(known.group)).arg("births").to_owned();
         let births: Option<i64> = self.links.ask_for(&address, &births).await?;
         let begin = "UPDATE counter_watermark SET entries_added = $2, births = greatest(births, $3)
             WHERE stream_group = $1";
         rows.execute(begin, &[&i32::from(known.group), &found.before, &births.unwrap_or(0)]).await?;
-        Ok(())
+        Ok(address)
     }
 
     /// The walk is over: the tables are whole once they are flushed up to here.
@@ -108,16 +111,21 @@ impl Flusher {
         Ok((address, found))
     }
 
-    /// Brings all that lies in these groups to its rows. Returns how many counters that were.
-    async fn walk_over(&self, rows: &Transaction<'_>, groups: &HashSet<u16>) -> Result<u64, ArchiveError> {
+    /// Brings all that lies in these groups, each at its master, to its rows. Returns how many counters that were.
+    async fn walk_over(
+        &self,
+        rows: &Transaction<'_>,
+        groups: &HashSet<u16>,
+        homes: &BTreeMap<String, Vec<u16>>,
+    ) -> Result<u64, ArchiveError> {
         let mut count = 0;
-        for address in self.external.map().masters() {
+        for address in homes.keys() {
             let mut cursor = 0;
             loop {
                 let mut scan = redis::cmd("SCAN");
                 scan.arg(cursor).arg("MATCH").arg("{q*}:[ci]:*").arg("COUNT").arg(STEP);
-                let (next, names): (u64, Vec<Vec<u8>>) = self.links.ask_for(&address, &scan).await?;
-                for (group, found) in self.found(&address, names, groups).await? {
+                let (next, names): (u64, Vec<Vec<u8>>) = self.links.ask_for(address, &scan).await?;
+                for (group, found) in self.found(address, names, groups).await? {
                     count += found.counters.len() as u64;
                     self.write_found(rows, group, found).await?;
                 }
@@ -128,8 +136,26 @@ impl Flusher {
                 }
                 cursor = next;
             }
+            self.have_stayed(homes).await?;
         }
         Ok(count)
+    }
+
+    /// Fails if a group is no longer wholly where it was. A master whose slot moves, or has moved, says so when it is asked for a key
+    /// that it does not have; no counter has the empty key.
+    async fn have_stayed(&self, homes: &BTreeMap<String, Vec<u16>>) -> Result<(), ArchiveError> {
+        for (address, groups) in homes {
+            let mut pipeline = Pipeline::with_capacity(groups.len());
+            groups.iter().for_each(|group| _ = pipeline.cmd("GET").arg(groups::cell(*group, b"")));
+            let answers = self.links.ask_all(address, &pipeline, groups.len()).await?;
+            for (group, answer) in groups.iter().zip(answers) {
+                if let Err(error) = answer.extract_error() {
+                    let why = "it has moved while it was read, and is read again";
+                    return Err(ArchiveError::Unfit(format!("group {group} at {address}: {why} ({error})")));
+                }
+            }
+        }
+        Ok(())
     }
 
     async fn found(

@@ -138,7 +138,7 @@ Ctrl-C ends it, and removes all it counted.")]
         /// How many nodes
         #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=9))]
         nodes: u16,
-        /// The ports of node n: HTTP at this plus ten times n - 1, RESP one above, Redis Cluster three above, other nodes four above
+        /// The ports of node n: HTTP at this plus ten times n - 1, RESP one above, other nodes two above, Redis Cluster three above
         #[arg(long, default_value_t = 7070, value_parser = clap::value_parser!(u16).range(1..))]
         port: u16,
         /// Print JSON, for programs: one line once it serves

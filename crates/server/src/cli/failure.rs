@@ -137,6 +137,7 @@ fn exit_code(status: u16, reason: &str) -> u8 {
     let unavailable = [
         Unavailable::Full,
         Unavailable::Failed,
+        Unavailable::Unknown,
         Unavailable::Unreadable,
         Unavailable::Busy,
         Unavailable::NoLeader,

@@ -72,7 +72,7 @@ pub fn not_agreed(why: NotDone) -> Unavailable {
         NotDone::NotLeader(_) | NotDone::NoQuorum => {
             Unavailable::NoLeader(NotChanged::NotDone(why).to_string())
         }
-        NotDone::Unknown => Unavailable::Failed(why.to_string()),
+        NotDone::Unknown => Unavailable::Unknown(why.to_string()),
         other => unavailable(other),
     }
 }

@@ -148,7 +148,20 @@ pub struct Invitation {
     key: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     replaces: Option<u64>,
+    /// Of all that must be as the cluster says it; whom to ask first may be another by now.
+    check: String,
     through: BTreeMap<String, String>,
+}
+
+impl Invitation {
+    fn checked(&self) -> String {
+        let Invitation { node, cluster, secret, partitions, replicas, id_window_ms, replaces, .. } = self;
+        let text = format!(
+            "{node} {cluster} {secret} {partitions} {replicas} {id_window_ms} {}",
+            replaces.unwrap_or(0)
+        );
+        format!("{:016x}", xxhash_rust::xxh3::xxh3_64(text.as_bytes()))
+    }
 }
 
 /// Where a new node is reached.
@@ -174,6 +187,19 @@ pub struct ClusterFolder {
 impl ClusterFolder {
     fn of(data: &Path) -> ClusterFolder {
         ClusterFolder { path: data.join("cluster") }
+    }
+
+    /// Refuses a data folder that was to become that of a node, and did not quite.
+    pub fn refuse_half_made(data: &Path) -> anyhow::Result<()> {
+        let folder = ClusterFolder::of(data);
+        if folder.path.is_dir() && !folder.file("node.toml").is_file() {
+            bail!(
+                "{} has no node.toml: `quipu cluster init` or `join` did not come to its end; run it again, or remove that folder to \
+                 serve without a cluster",
+                folder.path.display()
+            );
+        }
+        Ok(())
     }
 
     /// That of a data folder, if it is of a node.
@@ -273,7 +299,15 @@ pub fn init(
     id_window_ms: u64,
 ) -> anyhow::Result<Identity> {
     refuse_member(data)?;
-    let found = Engine::look(data)?;
+    let (found, folder) = (Engine::look(data)?, ClusterFolder::of(data));
+    if found.is_some_and(|found| found.is_replicated) && !folder.path.is_dir() {
+        bail!(
+            "{} is that of a node of a cluster whose folder {} is gone: put it back from a copy, or replace the node. It cannot begin \
+             another cluster, since it need not have all that the first has acknowledged",
+            data.display(),
+            folder.path.display()
+        );
+    }
     let secret = found.map_or_else(chance, |found| Ok(found.secret))?;
     let identity = Identity {
         node: 1,
@@ -288,12 +322,13 @@ pub fn init(
         replaces: None,
         through: BTreeMap::new(),
     };
+    let (authority, own) = Authority::new()?;
+    // First of all: by this who comes after a crash sees what was begun.
+    fs::create_dir_all(&folder.path).with_context(|| format!("cannot make {}", folder.path.display()))?;
+    fs::File::open(data).and_then(|data| data.sync_all()).context("cannot sync the data folder")?;
     if found.is_some_and(|found| !found.is_replicated) {
         Engine::make_replicated(data, Options::default())?;
     }
-    let (authority, own) = Authority::new()?;
-    let folder = ClusterFolder::of(data);
-    fs::create_dir_all(&folder.path).with_context(|| format!("cannot make {}", folder.path.display()))?;
     folder.write("authority-key.pem", &own.key)?;
     folder.write("invited", "1\n")?;
     folder.write_all(&identity, authority.certificate(), &authority.issue(identity.node)?)?;
@@ -348,7 +383,7 @@ pub fn invite(data: &Path, replaces: Option<u64>) -> anyhow::Result<(u64, String
     let node = last + 1;
     folder.write("invited", &format!("{node}\n"))?;
     let issued = authority.issue(node)?;
-    let invitation = Invitation {
+    let mut invitation = Invitation {
         node,
         cluster: identity.cluster.clone(),
         secret: identity.secret.clone(),
@@ -359,8 +394,10 @@ pub fn invite(data: &Path, replaces: Option<u64>) -> anyhow::Result<(u64, String
         certificate: issued.certificate,
         key: issued.key,
         replaces,
+        check: String::new(),
         through: through(&identity, known, replaces),
     };
+    invitation.check = invitation.checked();
     Ok((node, toml::to_string(&invitation)?))
 }
 
@@ -381,6 +418,9 @@ pub fn join(invitation: &str, data: &Path, place: &Place) -> anyhow::Result<Iden
         bail!("{} holds counters already; a node that joins begins with an empty folder", data.display());
     }
     let invited: Invitation = toml::from_str(invitation).context("that is no invitation")?;
+    if invited.check != invited.checked() {
+        bail!("the invitation is not as it was written; let `quipu cluster invite` write another");
+    }
     let identity = Identity {
         node: invited.node,
         cluster: invited.cluster,

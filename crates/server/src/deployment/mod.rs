@@ -35,14 +35,15 @@ pub enum Plan {
 
 impl Plan {
     /// What this configuration means. Of a data folder only a look is taken, and none where there is no need of one.
-    pub fn of(config: &Config) -> Plan {
+    pub fn of(config: &Config) -> anyhow::Result<Plan> {
         if config.backend.is_some() {
-            return Plan::Backed;
+            return Ok(Plan::Backed);
         }
-        match ClusterFolder::find(&config.data) {
+        ClusterFolder::refuse_half_made(&config.data)?;
+        Ok(match ClusterFolder::find(&config.data) {
             Some(folder) => Plan::Member(folder),
             None => Plan::Embedded,
-        }
+        })
     }
 
     /// Whether it speaks the Redis Cluster protocol as well.

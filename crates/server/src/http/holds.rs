@@ -10,6 +10,7 @@ use quipu_counting::hold::HoldId;
 use quipu_counting::{Action, Batch, Ending, Refusal, Reply};
 use quipu_wire::json::hold::{CommitBody, HoldBody, HoldEndBody, ReserveBody};
 use quipu_wire::json::problem::Problem;
+use quipu_wire::json::quota::QuotaBody;
 use quipu_wire::json::request::NoFields;
 use quipu_wire::refusal::of_refusal;
 
@@ -18,6 +19,7 @@ use super::answer::{self, Answer, Refused};
 use super::execute::{run, run_one};
 use super::extract::{Ask, Body, NoQuery};
 use super::preconditions::Unconditional;
+use super::quotas::over_quota;
 
 pub async fn reserve(State(app): State<Arc<App>>, ask: Ask<Unconditional>) -> Answer {
     let Ask { key, id, body, .. } = ask;
@@ -25,9 +27,13 @@ pub async fn reserve(State(app): State<Arc<App>>, ask: Ask<Unconditional>) -> An
     let reply = run_one(&app, Batch::default(), &key, id.bytes(), Action::Reserve(add, ttl_ms)).await?;
     app.metrics.outcomes.reserved(&reply);
     let hold = HoldBody::of(&key, add.delta, &reply).filter(|_| reply.refusal.is_none());
-    Ok(match hold {
-        Some(hold) => answer::changed(&reply, answer::json(StatusCode::OK, &hold)),
-        None => answer::change(&key, &reply),
+    Ok(match (hold, reply.refusal, QuotaBody::of(&reply)) {
+        (Some(hold), ..) => answer::changed(&reply, answer::json(StatusCode::OK, &hold)),
+        (None, Some(Refusal::OverQuota), Some(quota)) => {
+            let problem = Problem::refused(&key, &reply, Refusal::OverQuota);
+            answer::changed(&reply, over_quota(problem, "", add.delta, quota).into_response())
+        }
+        _ => answer::change(&key, &reply),
     })
 }
 

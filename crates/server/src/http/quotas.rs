@@ -122,26 +122,31 @@ fn together(items: &[(Vec<u8>, Acquisition)], id: Option<&[u8]>) -> Batch {
 fn refused(problem: Problem, item: Option<usize>, asked: &Acquisition, quota: Option<QuotaBody>) -> Refused {
     let at = item.map_or_else(String::new, |index| format!("items[{index}]: "));
     if let (Some(quota), 429) = (quota, problem.status) {
-        let (limit, remaining, amount) = (quota.limit(), quota.remaining(), asked.amount);
-        let advice = match () {
-            () if amount > limit => "; so much never fits",
-            () if quota.reset_ms() == 0 => "; nothing comes back by itself, as there is no window",
-            () => "",
-        };
-        let detail = match amount {
-            // Who asks for nothing asks whether the limit is kept.
-            0 => format!("{at}the limit {limit} is crossed already: {} are used", quota.used()),
-            _ => format!(
-                "{at}the limit {limit} leaves room for {remaining}, not for {amount}; nothing was counted{advice}"
-            ),
-        };
-        return problem.with_quota(quota).explained(detail).into();
+        return over_quota(problem, &at, asked.amount, quota);
     }
     if problem.reason == Refusal::WrongKind.code() && asked.frame.is_some() {
         let detail = format!("{at}{NO_SUCH_WINDOW}; leave `window` out, or use another key");
         return problem.explained(detail).into();
     }
     problem.into()
+}
+
+/// What a limit left no room for.
+pub(super) fn over_quota(problem: Problem, at: &str, amount: i64, quota: QuotaBody) -> Refused {
+    let (limit, remaining) = (quota.limit(), quota.remaining());
+    let advice = match () {
+        () if amount > limit => "; so much never fits",
+        () if quota.reset_ms() == 0 => "; nothing comes back by itself, as there is no window",
+        () => "",
+    };
+    let detail = match amount {
+        // Who asks for nothing asks whether the limit is kept.
+        0 => format!("{at}the limit {limit} is crossed already: {} are used", quota.used()),
+        _ => format!(
+            "{at}the limit {limit} leaves room for {remaining}, not for {amount}; nothing was counted{advice}"
+        ),
+    };
+    problem.with_quota(quota, amount).explained(detail).into()
 }
 
 fn add_headers(response: &mut Response, shown: &[Shown<'_>]) {

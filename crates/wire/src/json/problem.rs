@@ -152,9 +152,10 @@ impl Problem {
         Problem { item: Some(index), detail, ..refused }
     }
 
-    /// The same, and what is used of the limit. When to come again is known where something comes back by itself.
-    pub fn with_quota(self, quota: QuotaBody) -> Problem {
-        let retry_after_ms = Some(quota.reset_ms()).filter(|reset_ms| *reset_ms > 0);
+    /// The same, and what is used of the limit. When to come again is known where something comes back by itself, and so much ever fits.
+    pub fn with_quota(self, quota: QuotaBody, amount: i64) -> Problem {
+        let retry_after_ms =
+            Some(quota.reset_ms()).filter(|reset_ms| *reset_ms > 0 && amount <= quota.limit());
         Problem { quota: Some(Box::new(quota)), retry_after_ms, ..self }
     }
 
@@ -180,7 +181,7 @@ impl Problem {
 pub const fn unavailable_code(reason: &Unavailable) -> &'static str {
     match reason {
         Unavailable::Full(_) => "disk-full",
-        Unavailable::Failed(_) => OUTCOME_UNKNOWN,
+        Unavailable::Failed(_) | Unavailable::Unknown(_) => OUTCOME_UNKNOWN,
         Unavailable::Unreadable(_) => UNAVAILABLE,
         Unavailable::Busy(_) => "busy",
         Unavailable::NoLeader(_) => "no-leader",
@@ -273,6 +274,7 @@ mod tests {
         let unavailable = [
             Unavailable::Full("x".into()),
             Unavailable::Failed("x".into()),
+            Unavailable::Unknown("x".into()),
             Unavailable::Unreadable("x".into()),
             Unavailable::Busy("x".into()),
             Unavailable::NoLeader("x".into()),

@@ -183,8 +183,9 @@ pub const OPERATIONS: &[Operation] = &[
         method: "post",
         path: "/api/v1/counters/{key}/reserve",
         summary: "Set an amount aside",
-        description: "Bounds are checked as if the amount, and all that is set aside already, were added. It is not part of the value until it \
-            is committed, and comes back by itself when its time is over. A negative amount is set aside for a decrement.",
+        description: "Bounds, and the `limit` of a policy, are checked as if the amount, and all that is set aside already, were added. It \
+            is not part of the value until it is committed, and comes back by itself when its time is over. A negative amount is set \
+            aside for a decrement.",
         parameters: NAMED,
         body: Some(Body {
             schema: "Reservation",
@@ -192,7 +193,7 @@ pub const OPERATIONS: &[Operation] = &[
             example: r#"{"amount":3,"ttlMs":30000,"max":100}"#,
         }),
         outcomes: &[done("It is set aside.", "Hold", HOLD, REPLAYED)],
-        problems: PROBLEMS,
+        problems: QUOTA_PROBLEMS,
     },
     Operation {
         id: "commitHold",
