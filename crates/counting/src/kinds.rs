@@ -695,12 +695,6 @@ pub fn recall(
     let body = live.and_then(|_| whole.body.clone());
     let mut deciding = Deciding { live, body, events: Vec::new(), ruled, now_ms, sequence: 0 };
     let detail = match asked.action {
-        Action::Reserve(..) if reply.refusal.is_some() => {
-            let limit = ruled.policy.and_then(|policy| policy.limit)?;
-            deciding.recut();
-            let frame = deciding.keeping().map(|keeping| keeping.frame);
-            return Some(deciding.quota_now(limit, frame.as_ref()));
-        }
         Action::Reserve(_, ttl_ms) => {
             let expires_at_ms = at_ms.saturating_add(*ttl_ms);
             Detail::Hold { number: reply.cell.version, expires_at_ms }

@@ -103,6 +103,8 @@ pub fn text(refusal: Refusal, reply: &Reply) -> Cow<'static, str> {
             let (earliest, latest) = (rfc3339(*earliest_ms), rfc3339(*latest_ms));
             format!("{text}; times from {earliest} to {latest} are taken").into()
         }
+        // Clients of Redis Cluster know its words; others need advice.
+        _ if refusal == Refusal::CrossSlot => Cow::Borrowed(CROSS_SLOT_ADVICE),
         Some(Detail::Declared(declared)) => Cow::Owned(format!("{text}; declared are {declared}")),
         _ => Cow::Borrowed(text),
     }
@@ -179,6 +181,8 @@ static FENCED: Presentation =
     row("FENCED", "a newer epoch of this producer has taken over, nothing was changed", false, 409, 7, false);
 static TOO_MANY_PRODUCERS: Presentation =
     row("BUSY", "there is no room for another producer, nothing was changed", false, 503, 8, true);
+const CROSS_SLOT_ADVICE: &str = "Keys in request don't hash to the same slot; what is done together in a cluster needs keys with the same \
+     {tag}, like calls:{user-7}:minute and calls:{user-7}:month";
 static CROSS_SLOT: Presentation =
     row("CROSSSLOT", "Keys in request don't hash to the same slot", false, 400, 2, false);
 static NO_LEADER: Presentation = row(

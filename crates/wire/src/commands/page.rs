@@ -35,7 +35,8 @@ const CHAPTERS: &[(&str, &str, &str)] = &[
         "The cluster port of a node speaks the Redis Cluster protocol: who asks about a slot that another node leads is sent there \
          (`MOVED`), and keys of one command or transaction share a slot (`CROSSSLOT`). SCAN, KEYS, RANDOMKEY and \
          DBSIZE speak of what the node leads, so that clients can put the answers of all nodes together; Q.SUM and Q.TOP speak of all counters. On the RESP port, where \
-         every node answers everything, these are answered as by a Redis without a cluster.",
+         every node answers everything, these are answered as by a Redis without a cluster; but what is done as one (MSET, DEL of several \
+         keys, a transaction, Q.BATCH) shares a slot there too.",
     ),
 ];
 

@@ -38,7 +38,7 @@ impl<'de> Deserialize<'de> for Kept {
             type Value = Kept;
 
             fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("a duration like \"30d\", or a number of milliseconds")
+                formatter.write_str("a duration like \"30d\", 1h to 11000d, or a number of milliseconds")
             }
 
             fn visit_u64<E: de::Error>(self, ms: u64) -> Result<Kept, E> {

@@ -198,7 +198,7 @@ impl WindowBody {
         let most_ms = bucket_ms * (VISITOR_BUCKETS_MAX as u64 - 1);
         let too_many = |field| {
             let problem = format_args!(
-                "has more than {VISITOR_BUCKETS_MAX} buckets, the most there are of uniques; use larger ones"
+                "is longer than {VISITOR_BUCKETS_MAX} buckets of {bucket_ms} ms, the most there are of uniques; use larger ones"
             )
             .to_string();
             BodyError::field(field, problem)
@@ -316,6 +316,12 @@ impl HistoryBody {
             if keep_ms / step.ms() >= POINTS_MAX as u64 {
                 let problem =
                     format_args!("would keep more than {POINTS_MAX} points; keep less, or coarser ones");
+                return Err(BodyError::field(format_args!("history.{field}"), problem));
+            }
+        }
+        for ((field, keep_ms), step) in fields.into_iter().zip(Step::ALL) {
+            if (1..step.ms()).contains(&keep_ms) {
+                let problem = format_args!("is less than the {} ms between two points", step.ms()).to_string();
                 return Err(BodyError::field(format_args!("history.{field}"), problem));
             }
         }

@@ -355,11 +355,8 @@ fn refine(schemas: &mut Value, limits: &Limits) {
         "allOf": [reference("schemas", "Problem"), reference("schemas", "Change")],
     });
     schemas["OverQuota"] = json!({
-        "description": "A limit that left no room: how much of it is used, unless there is none any more, and the counter as it stands.",
-        "anyOf": [
-            {"allOf": [reference("schemas", "Refusal"), reference("schemas", "Quota")]},
-            reference("schemas", "Refusal"),
-        ],
+        "description": "A limit that left no room: how much of it is used, and the counter as it stands.",
+        "allOf": [reference("schemas", "Refusal"), reference("schemas", "Quota")],
     });
     schemas["BatchRefusal"] = json!({
         "description": "An all-or-none batch that was refused: why, and the items.",
