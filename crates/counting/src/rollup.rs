@@ -654,7 +654,9 @@ impl Slice {
                 Some(letter) if letter != ',' => word.push(letter),
                 end => {
                     let Some(name) = name.take() else {
-                        return Err(format!("{word:?} has no value; dimensions look like tenant:a,day:*, with \\ before a comma or colon that belongs to a value"));
+                        return Err(format!(
+                            "{word:?} has no value; dimensions look like tenant:a,day:*, with \\ before a comma or colon that belongs to a value"
+                        ));
                     };
                     dimensions.push((name, std::mem::take(&mut word)));
                     if end.is_none() {

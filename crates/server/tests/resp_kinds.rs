@@ -274,6 +274,95 @@ fn quotas_leave_room_or_say_no() {
     );
 }
 
+#[test]
+fn several_limits_all_leave_room_or_nothing_is_counted() {
+    let mut quipu = Quipu::start();
+    let mut client = quipu.client();
+    let shape = |reply: &str| reply.split('|').take(4).collect::<Vec<_>>().join(" ");
+    let both = |id: &str, amount: u32| {
+        format!("Q.ACQUIREALL {id} {{a}}:day {amount} 10 86400000 {{a}}:minute {amount} 4 60000")
+    };
+    for (line, expected) in [
+        // `-` is for the empty id, which a line has no word for.
+        (both("-", 3), "*4 :1 :1 :1"),
+        (both("-", 2), "*4 :0 :1 :1"),
+        (both("x", 1), "*4 :1 :1 :0"),
+        (both("x", 1), "*4 :1 :1 :0"),
+        ("Q.ACQUIREALL - {a}:day 7 10 86400000".into(), "*4 :0 :0 :6"),
+        // Twice the same counter, under one id.
+        ("Q.ACQUIREALL y {a}:day 1 10 86400000 {a}:day 2 10 86400000".into(), "*4 :1 :1 :3"),
+        ("Q.ACQUIREALL y {a}:day 1 10 86400000 {a}:day 2 10 86400000".into(), "*4 :1 :0 :3"),
+    ] {
+        let words: Vec<&str> = line.split(' ').map(|word| if word == "-" { "" } else { word }).collect();
+        let words: String = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+        client.send(format!("*{}\r\n{words}", line.split(' ').count()).as_bytes());
+        let reply = client.reply();
+        assert_eq!(shape(&reply), expected, "{line} gave {reply}");
+    }
+    quipu.restart();
+    let mut client = quipu.client();
+    tell(
+        &mut client,
+        &[
+            ("Q.WGET {a}:day 86400000", ":7|"),
+            ("GET {a}:minute", "$1|4|"),
+            ("Q.ACQUIREALL x a 1 2", "-ERR wrong number of arguments for 'q.acquireall' command|"),
+            ("Q.ACQUIREALL x a 1 2 0 b 1", "-ERR wrong number of arguments for 'q.acquireall' command|"),
+            ("Q.ACQUIREALL x a 1 2 0 b 1 -2 0", "-ERR the limit is negative|"),
+            ("EXISTS a b", ":0|"),
+        ],
+    );
+}
+
+/// A limit that a policy sets binds what is set aside as it binds what is acquired.
+#[test]
+fn a_limit_binds_what_is_set_aside() {
+    let mut quipu = Quipu::start();
+    let mut client = quipu.client();
+    let refused = "-QUOTA the limit leaves no room for it, nothing was counted|";
+    tell(&mut client, &[(r#"Q.POLICY SET quota:* {"kind":"window","window":"1h","limit":10}"#, "+OK|")]);
+    assert!(client.ask("Q.ACQUIRE quota:a 6 10 0").starts_with("*3|:1|:4|"));
+    tell(&mut client, &[("Q.HOLD quota:a 5 60000", refused)]);
+    let reply = client.ask("Q.HOLD quota:a 4 1500");
+    assert!(reply.starts_with("*2|"), "{reply}");
+    tell(&mut client, &[("Q.HOLD quota:a 1 60000", refused)]);
+    // Room comes back when the hold is over, long before the window has passed.
+    let reply = client.ask("Q.ACQUIRE quota:a 1 10 0");
+    let reset_ms: u64 = reply.trim_end_matches('|').rsplit(':').next().unwrap().parse().unwrap();
+    assert!(reply.starts_with("*3|:0|:0|") && reset_ms <= 1_500, "{reply}");
+    quipu.restart();
+    let mut client = quipu.client();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while client.ask("Q.HOLD quota:a 4 60000") == refused {
+        assert!(std::time::Instant::now() < deadline, "the hold is over");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    tell(&mut client, &[("Q.HOLD quota:a 1 60000", refused), ("GET quota:a", "$1|6|")]);
+}
+
+#[test]
+fn what_a_value_was_is_known_as_long_as_a_policy_says() {
+    let quipu = Quipu::start();
+    let mut client = quipu.client();
+    tell(
+        &mut client,
+        &[
+            (r#"Q.POLICY SET past:* {"history":{"minutesMs":3600000}}"#, "+OK|"),
+            ("INCRBY past:a 7", ":7|"),
+            ("Q.HISTORY past:a AT 1000", "$-1|"),
+            ("Q.HISTORY nobody AT 99999999999999", "$-1|"),
+            ("Q.HISTORY nobody HOUR", "*0|"),
+            ("Q.HISTORY past:a DAY FROM 0 TO 1000", "*0|"),
+            ("Q.HISTORY past:a MINUTE FROM 2000 TO 1000", "-ERR TO is earlier than FROM|"),
+            ("Q.HISTORY past:a SECOND", "-ERR syntax error|"),
+            ("Q.HISTORY past:a AT 1000 TO 5", "-ERR syntax error|"),
+            ("Q.HISTORY past:a HOUR TO", "-ERR syntax error|"),
+        ],
+    );
+    let now = client.ask("Q.HISTORY past:a AT 99999999999999");
+    assert!(now.starts_with("*2|:1") && now.ends_with("|:7|"), "{now}");
+}
+
 /// As over HTTP.
 #[test]
 fn what_is_set_aside_is_among_all_there_is_to_know() {

@@ -431,6 +431,7 @@ mod tests {
             (Command::MSet, 4, &[1, 3]),
             (Command::QBatch, 8, &[4, 6]),
             (Command::QBatch, 2, &[]),
+            (Command::QAcquireAll, 10, &[2, 6]),
             (Command::Get, 1, &[]),
         ];
         for (command, count, expected) in cases {

@@ -140,6 +140,7 @@ Prints how many different ones there are: the very number up to 256, then an est
     #[command(after_help = "Examples:
   quipu acquire calls:user:7 --limit 100 --window 1h
   quipu acquire calls:user:7 --limit 100 --window 1h --amount 5 --soft
+  quipu acquire '{user-7}:day' --limit 1000 --window 24h --and '{user-7}:minute' 10 1m
 
 Prints what is left. Over the limit nothing is counted, and the exit code is 15.")]
     Acquire(quotas::Acquire),

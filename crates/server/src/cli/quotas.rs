@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::client::{Call, Client, encode};
-use super::counters::{Target, insert, key_parser, note_replay};
+use super::counters::{Target, insert, key_body, key_parser, note_replay};
 use super::failure::Failure;
 use super::terminal::{self, Screen, print_note};
 use crate::config::units;
@@ -54,8 +54,17 @@ pub struct Acquire {
     /// Count it also beyond the limit
     #[arg(long)]
     soft: bool,
+    /// Count it in another counter too, whose limit must leave room as well: all or nothing; may be repeated
+    #[arg(long, num_args = 3, value_names = ["KEY", "LIMIT", "WINDOW"], conflicts_with = "soft")]
+    and: Vec<OsString>,
     #[command(flatten)]
     client: Client,
+}
+
+/// Of several limits.
+#[derive(Debug, Deserialize)]
+struct Grants {
+    results: Vec<Grant>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -161,6 +170,9 @@ impl Acquire {
                 false => json!(span_ms),
             }),
         );
+        if !self.and.is_empty() {
+            return self.run_all(body);
+        }
         let call = self.target.call("POST", "/acquire", Some(Value::Object(body)));
         let Some(grant) = self.client.call::<Grant>(&call)?.filter(|_| !self.target.quiet) else {
             return Ok(());
@@ -180,6 +192,39 @@ impl Acquire {
             print_note(&format!("over the limit: {} of {} are used", grant.used, grant.limit));
         }
         note_replay(grant.duplicate);
+        Ok(())
+    }
+
+    /// Several limits: prints what is left of each, in their order.
+    fn run_all(&self, first: Map<String, Value>) -> Result<(), Failure> {
+        let item = |key: &OsString, mut body: Map<String, Value>| {
+            match key_body(key.as_bytes()) {
+                Value::Object(base64) => body.extend(base64),
+                text => _ = body.insert("key".to_owned(), text),
+            }
+            Value::Object(body)
+        };
+        let mut items = vec![item(&self.target.key, first)];
+        for words in self.and.chunks_exact(3) {
+            let text = |word: &OsString| word.to_string_lossy().into_owned();
+            let limit = text(&words[1]);
+            let limit: i64 = limit.parse().map_err(|_| {
+                Failure::usage(anyhow::anyhow!("--and: the limit {limit:?} is not a whole number"))
+            })?;
+            let window = units::duration_ms(&text(&words[2]))
+                .map_err(|error| Failure::usage(anyhow::anyhow!("--and: the window: {error}")))?;
+            let body = json!({ "amount": self.amount, "limit": limit, "window": window });
+            items.push(item(&words[0], body.as_object().cloned().unwrap_or_default()));
+        }
+        let body = Some(json!({ "items": items }));
+        let call = Call { method: "POST", path: "acquire".to_owned(), id: self.target.id.as_deref(), body };
+        let Some(grants) = self.client.call::<Grants>(&call)?.filter(|_| !self.target.quiet) else {
+            return Ok(());
+        };
+        let screen = Screen::stdout();
+        let lines: Vec<String> = grants.results.iter().map(|grant| screen.number(grant.remaining)).collect();
+        terminal::print(lines.join("\n"))?;
+        note_replay(grants.results.iter().any(|grant| grant.duplicate));
         Ok(())
     }
 }

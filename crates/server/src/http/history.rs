@@ -14,8 +14,6 @@ use super::counters::{FRESHNESS, freshness_of, look};
 use super::extract::Name;
 use super::parameters::Parameters;
 
-/// How far back a history goes unless it is said: so many steps.
-const STEPS: u64 = 60;
 /// About what one point takes in a reply.
 const POINT_BYTES: usize = 64;
 
@@ -31,7 +29,7 @@ pub async fn read(State(app): State<Arc<App>>, Name(key): Name, uri: Uri) -> Ans
     Ok(answer::json_in(app.load.reserve(bytes)?, bytes, &body))
 }
 
-/// What was asked for. Nobody knows the future: what lies there is asked of the present.
+/// What was asked for.
 fn past(parameters: &Parameters, now_ms: u64) -> Result<Past, Refused> {
     let step = parameters.read("step", "minute, hour or day", StepName::parse)?;
     let from = parameters.read("from", MOMENT, time_ms)?;
@@ -42,13 +40,6 @@ fn past(parameters: &Parameters, now_ms: u64) -> Result<Past, Refused> {
             _ => Err(Problem::malformed("the query parameter at excludes step, from and to").into()),
         };
     }
-    let step = step.unwrap_or(StepName::Minute);
-    let to_ms = to.unwrap_or(now_ms).min(now_ms);
-    let from_ms = from.unwrap_or_else(|| to_ms.saturating_sub(STEPS * step.step().ms()));
-    match to {
-        Some(to) if from_ms > to => {
-            Err(Problem::malformed("the query parameter to must not be earlier than from").into())
-        }
-        _ => Ok(Past::Points { step, from_ms, to_ms }),
-    }
+    let past = Past::points(step.unwrap_or(StepName::Minute), from, to, now_ms);
+    past.ok_or_else(|| Problem::malformed("the query parameter to must not be earlier than from").into())
 }

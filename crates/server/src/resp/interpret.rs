@@ -13,8 +13,8 @@ use rand::{Rng, SeedableRng};
 use super::Shared;
 use super::background::Job;
 use super::commands::{
-    Complaint, Deadline, Drafted, additions, audit, cluster, dimensions, is_option, keyspace, kinds, objects,
-    own, resolve, totals, values, walks,
+    Complaint, Deadline, Drafted, additions, audit, cluster, dimensions, history, is_option, keyspace, kinds,
+    objects, own, resolve, totals, values, walks,
 };
 use super::plan::{Draft, Plan, REQUESTS_PER_DRAFT_MAX, Unit};
 use super::session::{Mute, Session};
@@ -336,6 +336,8 @@ impl Interpreter<'_> {
             Command::QDGet => dimensions::get(draft, key, arguments.tail(2)),
             Command::QObserve => kinds::observe_at(draft, arguments),
             Command::QAcquire => kinds::acquire(draft, arguments),
+            Command::QAcquireAll => kinds::acquire_all(draft, arguments),
+            Command::QHistory => history::points(draft, arguments, now_ms),
             Command::QHold => kinds::hold(draft, arguments),
             Command::QCommit => {
                 kinds::amount(arguments.get(2)).and_then(|ending| kinds::end(draft, key, ending))

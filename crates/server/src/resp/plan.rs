@@ -87,6 +87,10 @@ pub enum Plan {
     },
     /// `[allowed, remaining, reset]`: Q.ACQUIRE.
     Acquired,
+    /// `[allowed, which, remaining, reset]` of so many limits: Q.ACQUIREALL.
+    AcquiredAll(u32),
+    /// What the value was; what is asked for is some literal bytes: Q.HISTORY.
+    History,
     /// `[hold, expiry]` of a counter whose key is so many literal bytes: Q.HOLD.
     Reserved(u32),
     /// `[value, applied, version, duplicate]`: Q.COMMIT, Q.VOID.

@@ -9,7 +9,7 @@ use quipu_wire::dump::{write_integer, write_string};
 use quipu_wire::refusal::{NO_SUCH_WINDOW, error_line, refusal_line, unavailable_line};
 use quipu_wire::resp::{Encoder, errors};
 
-use super::commands::{dimensions, kinds};
+use super::commands::{dimensions, history, kinds};
 use super::plan::{Plan, Unit, View};
 use super::session::Session;
 use crate::metrics::Outcomes;
@@ -114,6 +114,7 @@ impl<'d> Renderer<'d, '_> {
             Plan::BusyOrError(length) => self.busy_or_error(length),
             Plan::NullOrLiteral(length) => self.null_or_literal(length),
             Plan::WindowSum => self.window_sum(),
+            Plan::History => self.history(),
             Plan::Reserved(length) => self.reserved(length),
             plan => match self.unavailable {
                 Some(reason) => self.encoder.error(unavailable_line(reason)),
@@ -162,6 +163,15 @@ impl<'d> Renderer<'d, '_> {
         }
     }
 
+    fn history(&mut self) {
+        let asked = self.take_literal(history::PAST_BYTES);
+        let Some(reply) = self.take_one() else { return };
+        match reply.refusal {
+            Some(refusal) => self.refuse(refusal, reply),
+            None => history::encode(asked, reply, &mut self.encoder),
+        }
+    }
+
     fn reserved(&mut self, length: u32) {
         let key = self.take_literal(length);
         let Some(reply) = self.take_one() else { return };
@@ -204,6 +214,7 @@ impl<'d> Renderer<'d, '_> {
                 encoder.integer(clamp(replies[0].cell.version));
                 encoder.integer(replies[0].duplicate.into());
             }),
+            Plan::AcquiredAll(count) => self.acquired_all(count),
             plan => {
                 let reply = &self.take(1)[0];
                 self.answer_one(plan, reply);
@@ -267,10 +278,7 @@ impl<'d> Renderer<'d, '_> {
                 self.outcomes.acquired(reply);
                 self.quota(reply);
             }
-            (Plan::Acquired, Some(Refusal::WrongKind)) => {
-                let advice = "give 0 as the window for the counter's own, or use another key";
-                self.encoder.error(format!("WRONGTYPE {NO_SUCH_WINDOW}; {advice}"));
-            }
+            (Plan::Acquired, Some(Refusal::WrongKind)) => self.no_such_window(),
             (Plan::Ended { .. }, Some(Refusal::IdReused)) => self.refuse(Refusal::HoldEnded, reply),
             (Plan::Ended { is_void }, None) => {
                 self.outcomes.ended(is_void, reply);
@@ -369,13 +377,35 @@ impl<'d> Renderer<'d, '_> {
         self.encoder.integer(reply.duplicate.into());
     }
 
-    fn quota(&mut self, reply: &Reply) {
-        let (remaining, reset_ms) = match reply.detail.as_deref() {
-            Some(Detail::Quota { used, limit, reset_ms, .. }) => {
-                (limit.saturating_sub(*used).max(0), *reset_ms)
+    fn no_such_window(&mut self) {
+        let advice = "give 0 as the window for the counter's own, or use another key";
+        self.encoder.error(format!("WRONGTYPE {NO_SUCH_WINDOW}; {advice}"));
+    }
+
+    /// Of several limits: the one that refused, or that leaves least.
+    fn acquired_all(&mut self, count: u32) {
+        let replies = self.take(count);
+        replies.iter().for_each(|reply| self.outcomes.acquired(reply));
+        let refused = first_refused(replies);
+        let shown = match refused {
+            None => replies.iter().enumerate().min_by_key(|(_, reply)| left(reply).0),
+            Some((Refusal::OverQuota, refused)) => {
+                replies.iter().enumerate().find(|(_, reply)| std::ptr::eq(*reply, refused))
             }
-            _ => (0, 0),
+            Some((Refusal::WrongKind, _)) => return self.no_such_window(),
+            Some((refusal, reply)) => return self.refuse(refusal, reply),
         };
+        let Some((index, reply)) = shown else { return self.encoder.null() };
+        let (remaining, reset_ms) = left(reply);
+        self.encoder.array(4);
+        self.encoder.integer(refused.is_none().into());
+        self.encoder.integer(index as i64);
+        self.encoder.integer(remaining);
+        self.encoder.integer(clamp(reset_ms));
+    }
+
+    fn quota(&mut self, reply: &Reply) {
+        let (remaining, reset_ms) = left(reply);
         self.encoder.array(3);
         self.encoder.integer(reply.refusal.is_none().into());
         self.encoder.integer(remaining);
@@ -460,6 +490,14 @@ fn sketch(reply: &Reply, now_ms: u64) -> Option<Vec<u8>> {
 fn first_refused(replies: &[Reply]) -> Option<(Refusal, &Reply)> {
     let refused = || replies.iter().filter_map(|reply| reply.refusal.map(|refusal| (refusal, reply)));
     refused().find(|(refusal, _)| *refusal != Refusal::GroupAborted).or_else(|| refused().next())
+}
+
+/// What a limit leaves, and when some of it is free again.
+fn left(reply: &Reply) -> (i64, u64) {
+    match reply.detail.as_deref() {
+        Some(Detail::Quota { used, limit, reset_ms, .. }) => (limit.saturating_sub(*used).max(0), *reset_ms),
+        _ => (0, 0),
+    }
 }
 
 fn clamp(number: u64) -> i64 {

@@ -314,6 +314,8 @@ commands! {
         "key [AT milliseconds] [ID id] ITEMS item [item ...]" "Counts different items, once per request id, by time also for a time that is past. Answers how many there are, whether any was new, whether the number is exact, duplicate.";
     QAcquire "q.acquire" -5 (1 1 1) [WRITE DENYOOM FAST] [STRING] [RW ACCESS UPDATE] [] "quipu" "0.1.0"
         "key amount limit window-milliseconds [SOFT] [ID id]" "Counts if the limit leaves room in the window. Answers allowed, remaining, milliseconds until some is free.";
+    QAcquireAll "q.acquireall" -6 (2 -1 4) [WRITE DENYOOM] [STRING] [RW ACCESS UPDATE] [] "quipu" "0.1.0"
+        "id key amount limit window-milliseconds [key amount limit window-milliseconds ...]" "Counts if all limits leave room, else nothing; an empty id is none. Answers allowed, which limit it is that refused or leaves least (from 0), what that leaves, milliseconds until some of it is free.";
     QHold "q.hold" -4 (1 1 1) [WRITE DENYOOM FAST] [STRING] [RW ACCESS UPDATE] [] "quipu" "0.1.0"
         "key amount ttl-milliseconds [MIN min] [MAX max] [ID id]" "Sets an amount aside for some time. Answers the name of the hold and when it expires.";
     QCommit "q.commit" -2 (0 0 0) [WRITE DENYOOM FAST] [STRING] [] [] "quipu" "0.1.0"
@@ -322,6 +324,8 @@ commands! {
         "hold" "Gives back what was set aside. Answers value, applied, version, duplicate.";
     QWGet "q.wget" 3 (1 1 1) [READONLY FAST] [STRING] [RO ACCESS] [] "quipu" "0.1.0"
         "key milliseconds" "What a counter by time has counted in the last so many milliseconds.";
+    QHistory "q.history" -3 (1 1 1) [READONLY] [STRING] [RO ACCESS] [] "quipu" "0.1.0"
+        "key <AT milliseconds | MINUTE | HOUR | DAY> [FROM milliseconds] [TO milliseconds]" "What the value was at full minutes, hours or days (UTC), where a policy has that kept: an array of time in milliseconds and value for each, of the last sixty unless told otherwise. AT: the value as of a time, with the time of which it is, or null.";
     QDGet "q.dget" -4 (1 1 1) [READONLY FAST] [STRING] [RO ACCESS] [] "quipu" "0.1.0"
         "key name value [name value ...]" "The part of a value that belongs to values of dimensions. With `*` for every value: an array of values and sum for each, values in the order of their names; an error where that would be more than 1,000.";
     QStat "q.stat" 2 (1 1 1) [READONLY FAST] [STRING] [RO ACCESS] [] "quipu" "0.1.0"

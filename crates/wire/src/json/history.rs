@@ -9,6 +9,9 @@ use super::reply::{KeyName, is_not};
 use super::text_if_large;
 use super::timestamp::rfc3339;
 
+/// How far back a history goes unless it is said: so many steps.
+const STEPS: u64 = 60;
+
 /// How far points lie apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
@@ -59,6 +62,39 @@ pub enum Past {
     },
 }
 
+impl Past {
+    /// The values at boundaries: of the last sixty steps, unless it is said from when and to when. Nobody knows the future: what lies
+    /// there is asked of the present. Nothing where the end lies before the beginning.
+    pub fn points(step: StepName, from: Option<u64>, to: Option<u64>, now_ms: u64) -> Option<Past> {
+        let to_ms = to.unwrap_or(now_ms).min(now_ms);
+        let from_ms = from.unwrap_or_else(|| to_ms.saturating_sub(STEPS * step.step().ms()));
+        match to {
+            Some(to) if from_ms > to => None,
+            _ => Some(Past::Points { step, from_ms, to_ms }),
+        }
+    }
+}
+
+/// What a counter that was read knows of its past: times and values, the oldest first.
+pub fn known(reply: &Reply, past: Past) -> Vec<(u64, i64)> {
+    let none = Series::default();
+    let series = match reply.detail.as_deref() {
+        Some(Detail::Body(body, _)) => &body.series,
+        _ => &none,
+    };
+    let Cell { value, updated_at_ms, .. } = reply.cell;
+    match past {
+        _ if !reply.exists => Vec::new(),
+        Past::At(at_ms) => {
+            let point = series.at(at_ms, value, updated_at_ms);
+            point.into_iter().map(|point| (point.exact_to_ms, point.value)).collect()
+        }
+        Past::Points { step, from_ms, to_ms } => {
+            series.points(step.step(), from_ms, to_ms, value, updated_at_ms, 0)
+        }
+    }
+}
+
 /// The value of a counter over time.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -98,22 +134,7 @@ pub struct PointBody {
 impl HistoryReply {
     /// What a counter that was read knows of its past.
     pub fn of(key: &[u8], reply: &Reply, past: Past) -> HistoryReply {
-        let none = Series::default();
-        let series = match reply.detail.as_deref() {
-            Some(Detail::Body(body, _)) => &body.series,
-            _ => &none,
-        };
-        let Cell { value, updated_at_ms, .. } = reply.cell;
-        let points = match past {
-            _ if !reply.exists => Vec::new(),
-            Past::At(at_ms) => {
-                let point = series.at(at_ms, value, updated_at_ms);
-                point.into_iter().map(|point| (point.exact_to_ms, point.value)).collect()
-            }
-            Past::Points { step, from_ms, to_ms } => {
-                series.points(step.step(), from_ms, to_ms, value, updated_at_ms, 0)
-            }
-        };
+        let points = known(reply, past);
         let partial = match past {
             Past::Points { step, to_ms, .. } if points.len() >= POINTS_MAX => {
                 points.last().is_some_and(|(at_ms, _)| at_ms.saturating_add(step.step().ms()) <= to_ms)

@@ -321,7 +321,8 @@ impl HistoryBody {
         }
         for ((field, keep_ms), step) in fields.into_iter().zip(Step::ALL) {
             if (1..step.ms()).contains(&keep_ms) {
-                let problem = format_args!("is less than the {} ms between two points", step.ms()).to_string();
+                let problem =
+                    format_args!("is less than the {} ms between two points", step.ms()).to_string();
                 return Err(BodyError::field(format_args!("history.{field}"), problem));
             }
         }

@@ -7,10 +7,12 @@
 //!   Q.OBSERVE key [AT ms] [ID id] ITEMS item [item ...]        -> [estimate, changed, exact, duplicate]
 //!   Q.WGET key last_ms                                         -> what was counted in the last so many milliseconds
 //!   Q.ACQUIRE key amount limit window_ms [SOFT] [ID id]        -> [allowed, remaining, reset_ms]
+//!   Q.ACQUIREALL id key amount limit window_ms [...]           -> [allowed, which, remaining, reset_ms]
 //!   Q.HOLD key amount ttl_ms [MIN n] [MAX n] [ID id]           -> [hold, expires_at_ms]
 //!   Q.COMMIT hold [amount] | Q.VOID hold                       -> [value, applied, version, duplicate]
 //! ```
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
@@ -19,8 +21,10 @@ use quipu_counting::hold::{HoldId, TTL_MS_MAX};
 use quipu_counting::kinds::visitors;
 use quipu_counting::unique::{Unique, hash};
 use quipu_counting::{
-    Acquire, Action, Add, Batch, Counters, Detail, Ending, Execution, Origin, Refusal, Reply, Unavailable,
+    Acquire, Action, Add, Batch, Counters, Detail, Ending, Execution, GroupKind, Origin, Refusal, Reply,
+    Unavailable,
 };
+use quipu_wire::json::quota::LIMITS_MAX;
 use quipu_wire::json::unique::ITEMS_MAX;
 use quipu_wire::json::window::sliding;
 use quipu_wire::refusal::error_line;
@@ -212,9 +216,7 @@ pub fn acquire(draft: &mut Draft, arguments: Arguments<'_, '_>) -> Drafted {
     let Some([_, key, amount, limit, window_ms]) = arguments.first() else {
         return Err(errors::wrong_arity("q.acquire").into());
     };
-    let amount = not_negative(amount, "amount")?;
-    let limit = not_negative(limit, "limit")?;
-    let window_ms = unsigned(window_ms, "window")?;
+    let asked = Limit::parse(amount, limit, window_ms)?;
     let (mut is_soft, mut id) = (false, None);
     let mut words = arguments.tail(5).iter();
     while let Some(word) = words.next() {
@@ -228,18 +230,80 @@ pub fn acquire(draft: &mut Draft, arguments: Arguments<'_, '_>) -> Drafted {
     }
     check_key(key)?;
     id.map_or(Ok(()), check_id)?;
-    let mut frame = Vec::new();
-    if window_ms > 0 {
-        let sliding = sliding(window_ms);
-        if let Some(problem) = sliding.problem() {
-            return Err(format!("ERR the window is not valid: {problem}").into());
-        }
-        put_frame(&mut frame, &sliding);
-    }
-    let frame = draft.batch.intern(&frame);
-    let action = Action::Acquire(Acquire { amount, limit: Some(limit), frame, is_soft });
+    let action = asked.action(&mut draft.batch, is_soft);
     push(draft, key, action, id);
     draft.plans.push(Plan::Acquired);
+    Ok(())
+}
+
+/// A limit as a command names it.
+struct Limit {
+    amount: i64,
+    limit: i64,
+    /// How its window is cut; nothing for the counter's own.
+    frame: Vec<u8>,
+}
+
+impl Limit {
+    fn parse(amount: &[u8], limit: &[u8], window_ms: &[u8]) -> Result<Limit, Complaint> {
+        let amount = not_negative(amount, "amount")?;
+        let limit = not_negative(limit, "limit")?;
+        let mut frame = Vec::new();
+        match unsigned(window_ms, "window")? {
+            0 => {}
+            window_ms => {
+                let sliding = sliding(window_ms);
+                if let Some(problem) = sliding.problem() {
+                    return Err(format!("ERR the window is not valid: {problem}").into());
+                }
+                put_frame(&mut frame, &sliding);
+            }
+        }
+        Ok(Limit { amount, limit, frame })
+    }
+
+    fn action(&self, batch: &mut Batch, is_soft: bool) -> Action {
+        let frame = batch.intern(&self.frame);
+        Action::Acquire(Acquire { amount: self.amount, limit: Some(self.limit), frame, is_soft })
+    }
+}
+
+/// Q.ACQUIREALL.
+pub fn acquire_all(draft: &mut Draft, arguments: Arguments<'_, '_>) -> Drafted {
+    let Some([_, id]) = arguments.first() else {
+        return Err(errors::wrong_arity("q.acquireall").into());
+    };
+    let words: Vec<&[u8]> = arguments.tail(2).iter().collect();
+    let (items, rest) = words.as_chunks::<4>();
+    if items.is_empty() || !rest.is_empty() {
+        return Err(errors::wrong_arity("q.acquireall").into());
+    }
+    if items.len() > LIMITS_MAX {
+        return Err(format!("ERR one call takes at most {LIMITS_MAX} limits").into());
+    }
+    if !id.is_empty() {
+        check_id(id)?;
+    }
+    let mut limits = Vec::with_capacity(items.len());
+    for [key, amount, limit, window_ms] in items {
+        check_key(key)?;
+        limits.push((*key, Limit::parse(amount, limit, window_ms)?));
+    }
+    let start = draft.batch.requests.len();
+    let mut seen: HashMap<&[u8], u32> = HashMap::new();
+    for (key, limit) in &limits {
+        let action = limit.action(&mut draft.batch, false);
+        if id.is_empty() {
+            draft.batch.push(key, action);
+        } else {
+            // Items for one counter are told apart by which of them they are.
+            let earlier = seen.entry(key).or_default();
+            draft.batch.push_with_id(key, action, id, *earlier);
+            *earlier += 1;
+        }
+    }
+    draft.batch.group(start, GroupKind::Atomic);
+    draft.plans.push(Plan::AcquiredAll(limits.len() as u32));
     Ok(())
 }
 

@@ -10,7 +10,7 @@
 //! | `kinds` | PFADD and its kin, Q.WGET, Q.ACQUIRE, Q.HOLD |
 //! | `dimensions` | Q.DGET, and DIM in other commands |
 //! | `own` | Q.ADD, Q.BATCH, Q.STAT, Q.HOT, Q.POLICY |
-//! | `audit` | Q.ADJUST, Q.AUDIT |
+//! | `audit`, `history` | Q.ADJUST, Q.AUDIT; Q.HISTORY |
 //! | `totals` | Q.SUM, Q.TOP: jobs for the background |
 //! | `connection` | PING, HELLO, AUTH and what else concerns one connection |
 //! | `client` | CLIENT |
@@ -35,6 +35,7 @@ pub mod config;
 pub mod connection;
 pub mod diagnose;
 pub mod dimensions;
+pub mod history;
 pub mod info;
 pub mod introspect;
 pub mod keyspace;
