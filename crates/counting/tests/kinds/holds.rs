@@ -254,7 +254,7 @@ fn in_windows() {
             (20_000, reserve(1, 60_000), "15 hold 6 until 80000"),
             // And stays set aside when everything is set back.
             (21_000, reset(), "0"),
-            (21_000, acquire(10, 10), "no over-quota used 1/10 reset 10000"),
+            (21_000, acquire(10, 10), "no over-quota used 1/10 reset 59000"),
             (21_000, commit(6), "1"),
         ],
     );

@@ -319,13 +319,6 @@ impl HistoryBody {
                 return Err(BodyError::field(format_args!("history.{field}"), problem));
             }
         }
-        for ((field, keep_ms), step) in fields.into_iter().zip(Step::ALL) {
-            if (1..step.ms()).contains(&keep_ms) {
-                let problem =
-                    format_args!("is less than the {} ms between two points", step.ms()).to_string();
-                return Err(BodyError::field(format_args!("history.{field}"), problem));
-            }
-        }
         if fields.iter().all(|(_, keep_ms)| *keep_ms == 0) {
             return Err(BodyError::field("history", "keeps nothing: give minutesMs, hoursMs or daysMs"));
         }
