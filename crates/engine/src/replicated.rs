@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use quipu_counting::kinds::RULES;
-use quipu_counting::session::Session;
+use quipu_counting::session::{SESSIONS_PER_PARTITION_MAX, Session};
 use quipu_counting::{Batch, Policies, Policy, Unavailable};
 use quipu_store::cold::{ColdError, ColdStore, Rows};
 use quipu_store::{Disk, Log, LogError, RealDisk};
@@ -96,10 +96,16 @@ impl Engine {
     }
 
     /// Makes a data folder that was used alone one of a node of a cluster, with everything it has counted. If it fails, the
-    /// folder is what it was.
+    /// folder is still used alone, with all it has.
     pub fn make_replicated(path: impl AsRef<Path>, options: Options) -> Result<(), OpenError> {
         let engine = Engine::open_still(path.as_ref(), options, Records::Effects)?;
         let sessions = engine.newest_sessions();
+        if sessions.len() > SESSIONS_PER_PARTITION_MAX {
+            return Err(OpenError::Options(format!(
+                "the data folder knows {} producers; in a cluster every partition knows all of them, at most {SESSIONS_PER_PARTITION_MAX}",
+                sessions.len()
+            )));
+        }
         for partition in 0..engine.partitions.len() as u16 {
             // Runs of request ids were named by offsets, and are named by sequences from now on, which must be above.
             let mut held = engine.partitions[usize::from(partition)].lock();

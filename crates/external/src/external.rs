@@ -156,8 +156,8 @@ struct Problem {
 pub(crate) struct Loss {
     /// Since when it is known, by the clock of Redis: nobody has counted there later.
     pub(crate) since_ms: i64,
-    /// How many groups that is about.
-    pub(crate) groups: usize,
+    /// The groups that this is about, a bit for each.
+    pub(crate) groups: u64,
 }
 
 /// The hash of policies as it was last seen.
@@ -357,8 +357,8 @@ impl External {
 
     fn judge(&self, standing: &Standing) {
         let ours = self.lanes.epoch();
-        if !standing.is_unreached() {
-            self.lanes.redis_ahead_ms.store(standing.time_ms - wall_ms(), Ordering::Relaxed);
+        if let Some(ahead_ms) = standing.ahead_ms {
+            self.lanes.redis_ahead_ms.store(ahead_ms, Ordering::Relaxed);
         }
         let has_all = !standing.is_partly_unknown() && !standing.has_lost(&ours);
         self.has_all.store(has_all, Ordering::Relaxed);
@@ -368,11 +368,14 @@ impl External {
             if known.as_ref().is_none_or(|known| known.text != text) {
                 tracing::error!("{text}");
             }
-            let groups = standing.lost_groups(&ours).len();
-            let new = standing.has_lost(&ours).then_some(Loss { since_ms: standing.time_ms, groups });
-            // Where no more is lost than before, it is not later either.
-            let known = known.as_ref().and_then(|known| known.loss).filter(|known| known.groups >= groups);
-            Problem { text, loss: new.map(|new| known.unwrap_or(new)) }
+            let known = known.as_ref().and_then(|known| known.loss);
+            let loss = standing.has_lost(&ours).then(|| {
+                let groups = standing.lost_mask(&ours);
+                // Where nothing else is lost than before, it is not later either.
+                let known = known.filter(|known| groups & !known.groups == 0);
+                Loss { since_ms: known.map_or(standing.time_ms, |known| known.since_ms), groups }
+            });
+            Problem { text, loss }
         });
         if problem.is_none() && known.is_some() {
             tracing::info!("Redis has everything again");

@@ -45,13 +45,15 @@ pub(crate) struct Standing {
     pub(crate) markers: Vec<Named>,
     /// When that was at the latest, by the clocks of the masters. Entries of streams have their time too: nodes may have others.
     pub(crate) time_ms: i64,
+    /// By how much those clocks are ahead of this node's, at most; nothing where nobody answered.
+    pub(crate) ahead_ms: Option<i64>,
 }
 
 impl Standing {
     /// Asks every master once. Who does not answer is unknown.
     pub(crate) async fn look(links: &Links, map: &Map) -> Standing {
         let (mut policies, mut markers) = (Named::Unknown, vec![Named::Unknown; usize::from(GROUPS)]);
-        let mut time_ms = None;
+        let (mut time_ms, mut ahead_ms) = (None, None);
         for address in map.masters() {
             let here: Vec<u16> = map.groups_of(&address).collect();
             let has_policies = map.of_policies() == Some(&address);
@@ -62,6 +64,7 @@ impl Standing {
             }
             pipeline.cmd("TIME");
             let count = here.len() + usize::from(has_policies) + 1;
+            let asked_at_ms = wall_ms();
             let Ok(answers) = links.ask_all(&address, &pipeline, count).await else { continue };
             let mut answers = answers.into_iter();
             for group in here {
@@ -70,9 +73,11 @@ impl Standing {
             if has_policies {
                 policies = Named::of(answers.next());
             }
-            time_ms = time_ms.max(answers.next().and_then(|time| to_ms(time).ok()));
+            let time = answers.next().and_then(|time| to_ms(time).ok());
+            time_ms = time_ms.max(time);
+            ahead_ms = ahead_ms.max(time.map(|time| time - asked_at_ms));
         }
-        Standing { policies, markers, time_ms: time_ms.unwrap_or_else(wall_ms) }
+        Standing { policies, markers, time_ms: time_ms.unwrap_or_else(wall_ms), ahead_ms }
     }
 
     /// The masters that have answered.
@@ -99,6 +104,12 @@ impl Standing {
     /// Whether something is lost.
     pub(crate) fn has_lost(&self, epoch: &str) -> bool {
         self.policies.is_other_than(epoch) || !self.lost_groups(epoch).is_empty()
+    }
+
+    /// The same, a bit for each.
+    pub(crate) fn lost_mask(&self, epoch: &str) -> u64 {
+        const { assert!(GROUPS <= 64) };
+        self.lost_groups(epoch).into_iter().fold(0, |mask, group| mask | 1 << group)
     }
 
     /// The groups that have lost what they had in this epoch.
@@ -136,7 +147,12 @@ mod tests {
     #[test]
     fn what_is_missing_or_another_is_lost_and_what_is_unknown_is_not() {
         let ours = || Named::Epoch("ours".into());
-        let whole = Standing { policies: ours(), markers: vec![ours(); usize::from(GROUPS)], time_ms: 0 };
+        let whole = Standing {
+            policies: ours(),
+            markers: vec![ours(); usize::from(GROUPS)],
+            time_ms: 0,
+            ahead_ms: None,
+        };
         assert_eq!(whole.problem("ours"), None);
         assert!(whole.problem("other").is_some_and(|problem| problem.contains("all counters")));
         let mut silent = whole.clone();

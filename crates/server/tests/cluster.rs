@@ -200,6 +200,53 @@ fn mistakes_are_explained() {
     assert_eq!(ask(one.resp, "INCR still").unwrap(), [":1"]);
 }
 
+/// Whatever stops in the middle leaves a folder that is served alone, or is finished, or says what to do; never one that counts
+/// beside its cluster.
+#[test]
+fn folders_that_are_not_quite_those_of_nodes_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = |path: &Path| path.to_str().unwrap().to_string();
+    let refuse = |arguments: &[&str], words: &str| {
+        let output = run(arguments, &[]);
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && told.contains(words), "{arguments:?}: {told}");
+    };
+    let serve =
+        |data: &Path, words: &str| refuse(&["serve", "--data", &text(data), "--resp", "127.0.0.1:0"], words);
+    // Somebody uses it: nothing was begun.
+    let first = folder.path().join("node-1");
+    let alone = Server::start(&first);
+    assert_eq!(ask(alone.resp, "INCR before").unwrap(), [":1"]);
+    refuse(&["cluster", "init", "--data", &text(&first)], "in use");
+    alone.terminate();
+    let alone = Server::start(&first);
+    assert_eq!(ask(alone.resp, "INCR before").unwrap(), [":2"]);
+    alone.terminate();
+    // It stopped before anything, and after the folder was made ready.
+    std::fs::create_dir(first.join("cluster")).unwrap();
+    serve(&first, "or remove that folder");
+    let data = found(folder.path(), 2);
+    std::fs::remove_file(first.join("cluster/node.toml")).unwrap();
+    serve(&first, "run it again");
+    // A node that has run does not begin another cluster.
+    let known = first.join("cluster/known.toml");
+    std::fs::write(&known, "").unwrap();
+    serve(&first, "from a copy");
+    refuse(&["cluster", "init", "--data", &text(&first)], "cannot begin another cluster");
+    std::fs::rename(first.join("cluster"), folder.path().join("away")).unwrap();
+    serve(&first, "from a copy");
+    refuse(&["cluster", "init", "--data", &text(&first)], "cannot begin another cluster");
+    // An invitation is taken as it was written.
+    let others = found(&folder.path().join("others"), 1);
+    let invitation = run(&["cluster", "invite", "--data", &text(&others[0])], &[]);
+    let written = String::from_utf8(invitation.stdout).unwrap();
+    let changed = folder.path().join("changed.toml");
+    std::fs::write(&changed, written.replace("partitions = 16", "partitions = 32")).unwrap();
+    let joins = folder.path().join("joins");
+    refuse(&["cluster", "join", &text(&changed), "--data", &text(&joins)], "not as it was written");
+    assert!(!joins.exists() && data.len() == 2);
+}
+
 /// A cluster for trying it out, and its nodes. What the shell says about other servers is none of its business.
 fn try_out(temporary: &Path) -> (Child, Vec<Value>) {
     let mut child = Command::new(QUIPU)

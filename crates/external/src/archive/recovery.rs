@@ -99,8 +99,9 @@ impl Flusher {
             self.restore_policies(&client, &before, &before).await?;
             return Ok(Attempt::Whole(before));
         }
-        // Groups of which more is known now than before were counted in until now.
-        let lost_at_ms = if lost.len() > known.groups { standing.time_ms } else { known.since_ms };
+        // What is lost beyond what was known was counted in until now.
+        let is_new = lost.iter().any(|group| known.groups & 1 << group == 0);
+        let lost_at_ms = if is_new { standing.time_ms } else { known.since_ms };
         let attempt = Rebuilding { flusher: self, before, after, lost, lost_at_ms };
         attempt.run(&mut client).await.map(Attempt::Whole)
     }

@@ -149,7 +149,8 @@ pub struct Invitation {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     replaces: Option<u64>,
     /// Of all that must be as the cluster says it; whom to ask first may be another by now.
-    check: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    check: Option<String>,
     through: BTreeMap<String, String>,
 }
 
@@ -192,14 +193,27 @@ impl ClusterFolder {
     /// Refuses a data folder that was to become that of a node, and did not quite.
     pub fn refuse_half_made(data: &Path) -> anyhow::Result<()> {
         let folder = ClusterFolder::of(data);
-        if folder.path.is_dir() && !folder.file("node.toml").is_file() {
-            bail!(
-                "{} has no node.toml: `quipu cluster init` or `join` did not come to its end; run it again, or remove that folder to \
-                 serve without a cluster",
-                folder.path.display()
-            );
+        if !folder.path.is_dir() || folder.file("node.toml").is_file() {
+            return Ok(());
         }
-        Ok(())
+        let what_to_do = match Engine::look(data)? {
+            Some(found) if found.is_replicated && folder.was_in_use() => {
+                "put it back from a copy, or replace the node"
+            }
+            Some(found) if found.is_replicated => {
+                "`quipu cluster init` did not come to its end; run it again"
+            }
+            _ => {
+                "`quipu cluster init` or `join` did not come to its end; run it again, or remove that folder to serve without a \
+                 cluster"
+            }
+        };
+        bail!("{} has no node.toml: {what_to_do}", folder.path.display());
+    }
+
+    /// Whether a node has run with it.
+    fn was_in_use(&self) -> bool {
+        self.file("known.toml").is_file()
     }
 
     /// That of a data folder, if it is of a node.
@@ -300,9 +314,9 @@ pub fn init(
 ) -> anyhow::Result<Identity> {
     refuse_member(data)?;
     let (found, folder) = (Engine::look(data)?, ClusterFolder::of(data));
-    if found.is_some_and(|found| found.is_replicated) && !folder.path.is_dir() {
+    if found.is_some_and(|found| found.is_replicated) && (!folder.path.is_dir() || folder.was_in_use()) {
         bail!(
-            "{} is that of a node of a cluster whose folder {} is gone: put it back from a copy, or replace the node. It cannot begin \
+            "{} is that of a node of a cluster whose folder {} is gone, or node.toml in it: put it back from a copy, or replace the node. It cannot begin \
              another cluster, since it need not have all that the first has acknowledged",
             data.display(),
             folder.path.display()
@@ -327,7 +341,10 @@ pub fn init(
     fs::create_dir_all(&folder.path).with_context(|| format!("cannot make {}", folder.path.display()))?;
     fs::File::open(data).and_then(|data| data.sync_all()).context("cannot sync the data folder")?;
     if found.is_some_and(|found| !found.is_replicated) {
-        Engine::make_replicated(data, Options::default())?;
+        Engine::make_replicated(data, Options::default()).inspect_err(|_| {
+            // Nothing was begun, and nothing is in there: the folder is served as before.
+            let _ = fs::remove_dir(&folder.path);
+        })?;
     }
     folder.write("authority-key.pem", &own.key)?;
     folder.write("invited", "1\n")?;
@@ -394,10 +411,10 @@ pub fn invite(data: &Path, replaces: Option<u64>) -> anyhow::Result<(u64, String
         certificate: issued.certificate,
         key: issued.key,
         replaces,
-        check: String::new(),
+        check: None,
         through: through(&identity, known, replaces),
     };
-    invitation.check = invitation.checked();
+    invitation.check = Some(invitation.checked());
     Ok((node, toml::to_string(&invitation)?))
 }
 
@@ -418,7 +435,7 @@ pub fn join(invitation: &str, data: &Path, place: &Place) -> anyhow::Result<Iden
         bail!("{} holds counters already; a node that joins begins with an empty folder", data.display());
     }
     let invited: Invitation = toml::from_str(invitation).context("that is no invitation")?;
-    if invited.check != invited.checked() {
+    if invited.check.as_ref().is_some_and(|check| *check != invited.checked()) {
         bail!("the invitation is not as it was written; let `quipu cluster invite` write another");
     }
     let identity = Identity {

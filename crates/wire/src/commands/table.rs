@@ -325,7 +325,7 @@ commands! {
     QWGet "q.wget" 3 (1 1 1) [READONLY FAST] [STRING] [RO ACCESS] [] "quipu" "0.1.0"
         "key milliseconds" "What a counter by time has counted in the last so many milliseconds.";
     QHistory "q.history" -3 (1 1 1) [READONLY] [STRING] [RO ACCESS] [] "quipu" "0.1.0"
-        "key <AT milliseconds | MINUTE | HOUR | DAY> [FROM milliseconds] [TO milliseconds]" "What the value was at full minutes, hours or days (UTC), where a policy has that kept: an array of time in milliseconds and value for each, of the last sixty unless told otherwise. AT: the value as of a time, with the time of which it is, or null.";
+        "key <AT milliseconds | MINUTE | HOUR | DAY> [FROM milliseconds] [TO milliseconds]" "What the value was at full minutes, hours or days (UTC), where a policy has that kept: an array of time in milliseconds and value for each, of the last sixty unless told otherwise, and at most 1,500. AT: the value as of a time, with the time of which it is, or null.";
     QDGet "q.dget" -4 (1 1 1) [READONLY FAST] [STRING] [RO ACCESS] [] "quipu" "0.1.0"
         "key name value [name value ...]" "The part of a value that belongs to values of dimensions. With `*` for every value: an array of values and sum for each, values in the order of their names; an error where that would be more than 1,000.";
     QStat "q.stat" 2 (1 1 1) [READONLY FAST] [STRING] [RO ACCESS] [] "quipu" "0.1.0"

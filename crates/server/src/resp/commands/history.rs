@@ -52,6 +52,8 @@ pub fn points(draft: &mut Draft, arguments: Arguments<'_, '_>, now_ms: u64) -> D
     Ok(())
 }
 
+/// The most points of one answer: a day of minutes, and some.
+const POINTS_MAX: usize = 1_500;
 /// How many literal bytes say what is asked for.
 pub const PAST_BYTES: u32 = 17;
 
@@ -75,6 +77,10 @@ pub fn encode(asked: &[u8], reply: &Reply, encoder: &mut Encoder<'_>) {
     let is_one = matches!(past, Past::At(_));
     if is_one && points.is_empty() {
         return encoder.null();
+    }
+    if points.len() > POINTS_MAX {
+        return encoder
+            .error(format!("ERR more than {POINTS_MAX} points: ask for fewer at once, with FROM and TO"));
     }
     if !is_one {
         encoder.array(points.len());
