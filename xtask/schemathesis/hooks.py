@@ -113,7 +113,8 @@ REFUSED_BY_RIGHT = (
     ("would keep more than", has("history", "minutesMs", "hoursMs", "daysMs")),
     ("keeps nothing: give", has("history")),
     ("would keep more than 4096 buckets", has("keepMs", "bucketMs", "spanMs")),
-    ("has more than 400 buckets", has("window")),  # of uniques there are fewer
+    ("is longer than 400 buckets", has("window")),  # of uniques there are fewer
+    ("must have 1 to 3 entries with `bodies`", has("bodies")),  # they may be large
     ("the query parameter dims", asks_for("dims")),  # names and values have a form
     ("no policy declares", asks_for("dims")),
     ("no roll-up of the counter's policy", asks_for("dims")),
