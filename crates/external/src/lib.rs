@@ -8,6 +8,7 @@
 //! | file | what lives there |
 //! |---|---|
 //! | `external` | [`External`], what a server holds; opening it |
+//! | `founding` | what is found in Redis at the start, and how new counters begin |
 //! | `groups` | which group a key belongs to, and the names of keys in Redis |
 //! | `units` | a batch in what must be decided together, and put together again |
 //! | `call` | what the function is asked for some of them, and what it answers |
@@ -36,6 +37,7 @@ mod call;
 mod epoch;
 mod eviction;
 mod external;
+mod founding;
 mod groups;
 mod lanes;
 mod masters;
