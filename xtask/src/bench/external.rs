@@ -4,7 +4,11 @@
 //! Both sides count with request ids, so that a retry is safe. The usual way is a client that knows the slots and sends a script
 //! with SET NX and INCRBY to the master, one call for each request. The same threads with the same connections then
 //! send the same increments to a quipu on that cluster, which puts together what meets.
+//!
+//! Two more say what that is made of. A service by hand stands where quipu stands, and sends the script for each request: as many hops, nothing put
+//! together. And a quipu on its own store that syncs nothing shows what the clients and one hop cost on this machine: no service, whatever it has behind it, is faster.
 
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -58,7 +62,9 @@ pub struct OnRedis {
     /// Of each round.
     by_hand: Vec<Figures>,
     by_hand_with_stream: Vec<Figures>,
+    service: Vec<Figures>,
     quipu: Vec<Figures>,
+    hop: Vec<Figures>,
     flushed_counters: u64,
     /// Seconds that it took, of each round.
     flush_seconds: Vec<f64>,
@@ -79,19 +85,24 @@ struct Figures {
 pub fn measure(bench: &Bench) -> Result<OnRedis> {
     packages::require(packages::OF_EXTERNAL_BENCH)?;
     let rounds = bench.rounds(3);
-    let (mut by_hand, mut by_hand_with_stream, mut quipu) = (Vec::new(), Vec::new(), Vec::new());
+    let mut runs: [Vec<Figures>; Way::ALL.len()] = Default::default();
     {
         let folder = Scratch::new("external")?;
         let cluster = RedisCluster::start(folder.path())?;
-        let node = node(bench, folder.path(), &["--backend", &cluster.url()])?;
+        let quipu = node(bench, folder.path(), &["--backend", &cluster.url()])?;
+        let data = folder.path().join("alone");
+        let alone = ["--durability", "none", "--data", &data.to_string_lossy()].map(str::to_owned);
+        let alone = node(bench, folder.path(), &alone.each_ref().map(String::as_str))?;
+        let stage = Stage { service: serve_by_hand(cluster.slots()?)?, cluster, quipu, alone };
         for round in 1..=rounds {
-            by_hand.push(run(bench, &cluster, &node, Way::ByHand, round)?);
-            by_hand_with_stream.push(run(bench, &cluster, &node, Way::ByHandWithStream, round)?);
-            quipu.push(run(bench, &cluster, &node, Way::Quipu, round)?);
-            let [hand, ours] = [&by_hand, &quipu].map(|runs| runs.last().map_or(0.0, |run| run.throughput));
-            bench.say(&format!("round {round}: by hand {hand:.0}/s, quipu {ours:.0}/s"));
+            for way in Way::ALL {
+                let figures = run(bench, &stage, way, round)?;
+                bench.say(&format!("round {round}: {way:?} {:.0}/s", figures.throughput));
+                runs[way as usize].push(figures);
+            }
         }
     }
+    let [by_hand, by_hand_with_stream, service, quipu, hop] = runs;
     let counters = bench.scaled(BACKLOG);
     let mut flush_seconds = Vec::new();
     for round in 1..=rounds {
@@ -99,7 +110,16 @@ pub fn measure(bench: &Bench) -> Result<OnRedis> {
         bench.say(&format!("round {round}: {counters} counters flushed in {seconds:.1} s"));
         flush_seconds.push(seconds);
     }
-    Ok(OnRedis { rounds, by_hand, by_hand_with_stream, quipu, flushed_counters: counters, flush_seconds })
+    Ok(OnRedis {
+        rounds,
+        by_hand,
+        by_hand_with_stream,
+        service,
+        quipu,
+        hop,
+        flushed_counters: counters,
+        flush_seconds,
+    })
 }
 
 fn node(bench: &Bench, folder: &Path, arguments: &[&str]) -> Result<Server> {
@@ -108,26 +128,68 @@ fn node(bench: &Bench, folder: &Path, arguments: &[&str]) -> Result<Server> {
     Server::announced(command, &folder.join("quipu.log"))
 }
 
+/// Everything that is measured.
+struct Stage {
+    cluster: RedisCluster,
+    /// The service by hand.
+    service: SocketAddr,
+    quipu: Server,
+    /// On its own store.
+    alone: Server,
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Way {
     ByHand,
     ByHandWithStream,
+    Service,
     Quipu,
+    Hop,
 }
 
-fn run(bench: &Bench, cluster: &RedisCluster, node: &Server, way: Way, round: usize) -> Result<Figures> {
+impl Way {
+    const ALL: [Way; 5] = [Way::ByHand, Way::ByHandWithStream, Way::Service, Way::Quipu, Way::Hop];
+}
+
+/// What people write where programs are not to speak to Redis: a thread for each connection, which sends the script for each request. It ends
+/// with this process.
+fn serve_by_hand(slots: Vec<Master>) -> Result<SocketAddr> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let slots = slots.clone();
+            thread::spawn(move || -> Result<()> {
+                let (mut talk, mut redis) = (Talk::over(stream?)?, Client::by_hand(&slots, false)?);
+                // Ends when the client goes.
+                while let Reply::Array(words) = talk.hear()? {
+                    let [_, Reply::Text(key), _, _, Reply::Text(id)] = &words[..] else { bail!("{words:?}") };
+                    talk.send(&[&redis.increment(key, id)?])?;
+                }
+                Ok(())
+            });
+        }
+    });
+    Ok(address)
+}
+
+fn run(bench: &Bench, stage: &Stage, way: Way, round: usize) -> Result<Figures> {
+    let Stage { cluster, service, quipu, alone } = stage;
     let redis: Vec<u32> = cluster.servers.iter().filter_map(|one| Some(one.process.as_ref()?.id())).collect();
-    let before = (cpu_seconds(&redis)?, cpu_seconds(&[node.process_id()])?);
+    let nodes = [quipu.process_id(), alone.process_id()];
+    let before = (cpu_seconds(&redis)?, cpu_seconds(&nodes)?);
     let until = Duration::from_secs(if bench.is_quick() { 1 } else { SECONDS });
     let slots = cluster.slots()?;
-    let (began, resp) = (Instant::now(), node.resp);
+    let (began, service, quipu, alone) = (Instant::now(), *service, quipu.resp, alone.resp);
     let client = |number: usize| {
         let slots = slots.clone();
         thread::spawn(move || -> Result<Vec<Duration>> {
             let mut client = match way {
                 Way::ByHand => Client::by_hand(&slots, false)?,
                 Way::ByHandWithStream => Client::by_hand(&slots, true)?,
-                Way::Quipu => Client::Quipu(Talk::open(resp)?),
+                Way::Service => Client::Quipu(Talk::open(service)?),
+                Way::Quipu => Client::Quipu(Talk::open(quipu)?),
+                Way::Hop => Client::Quipu(Talk::open(alone)?),
             };
             let mut draw = SmallRng::seed_from_u64((round * CLIENTS + number) as u64);
             let mut waits = Vec::new();
@@ -157,7 +219,7 @@ fn run(bench: &Bench, cluster: &RedisCluster, node: &Server, way: Way, round: us
         p50_ms: wait_ms(50),
         p99_ms: wait_ms(99),
         redis_cpu_seconds_per_million: per_million(cpu_seconds(&redis)? - before.0),
-        quipu_cpu_seconds_per_million: per_million(cpu_seconds(&[node.process_id()])? - before.1),
+        quipu_cpu_seconds_per_million: per_million(cpu_seconds(&nodes)? - before.1),
     })
 }
 
@@ -181,7 +243,7 @@ impl Client {
         Ok(Client::ByHand { masters, owners, script, has_stream })
     }
 
-    fn increment(&mut self, key: &str, id: &str) -> Result<()> {
+    fn increment(&mut self, key: &str, id: &str) -> Result<String> {
         let reply = match self {
             Client::ByHand { masters, owners, script, has_stream } => {
                 let slot = slot(key.as_bytes());
@@ -195,7 +257,7 @@ impl Client {
             Client::Quipu(talk) => talk.ask(&["Q.ADD", key, "1", "ID", id])?,
         };
         ensure!(!matches!(reply, Reply::Error(_) | Reply::Nothing), "{reply:?}");
-        Ok(())
+        Ok(if let Reply::Integer(value) = reply { value.to_string() } else { String::new() })
     }
 }
 
@@ -258,7 +320,9 @@ impl Findings for OnRedis {
         for (name, runs) in [
             ("SET NX + INCRBY in a script", &self.by_hand),
             ("the same + XADD", &self.by_hand_with_stream),
+            ("a service that sends the script", &self.service),
             ("quipu on the same cluster", &self.quipu),
+            ("quipu without Redis, nothing synced", &self.hop),
         ] {
             let median_of = |figure: fn(&Figures) -> f64| median(&of(runs, figure));
             counting.push(vec![
@@ -288,8 +352,8 @@ impl Findings for OnRedis {
                  files with `everysec`; all of it, quipu and the clients share this machine.",
                 self.rounds
             ),
-            "Clients are threads with blocking connections: by hand one to each master, with the slots known; to quipu one. CPU is that of \
-             all six servers of Redis."
+            "Clients are threads with blocking connections: by hand one to each master, with the slots known; to quipu and to the service one. CPU is that of \
+             all six servers of Redis. The service has a thread for each client, which sends the first row's script."
                 .into(),
             "Flushed: each counter once, with its version, total and place in the stream; one node, one Redis, PostgreSQL 15 \
              with its usual `fsync` and `synchronous_commit`. The seconds begin with the start of the node."
@@ -314,7 +378,9 @@ mod tests {
             rounds: 1,
             by_hand: vec![figures(20_000.0)],
             by_hand_with_stream: vec![figures(15_000.0)],
+            service: vec![figures(18_000.0)],
             quipu: vec![figures(50_000.0)],
+            hop: vec![figures(60_000.0)],
             flushed_counters: 1_000_000,
             flush_seconds: vec![10.0],
         };

@@ -29,7 +29,11 @@ pub enum Reply {
 
 impl Talk {
     pub fn open(address: SocketAddr) -> Result<Talk> {
-        let stream = TcpStream::connect_timeout(&address, CONNECT_MAX)?;
+        Talk::over(TcpStream::connect_timeout(&address, CONNECT_MAX)?)
+    }
+
+    /// On a connection that there is.
+    pub fn over(stream: TcpStream) -> Result<Talk> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(ANSWER_MAX))?;
         Ok(Talk { stream: BufReader::with_capacity(1 << 14, stream), command: Vec::new() })
