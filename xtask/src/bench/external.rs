@@ -86,20 +86,17 @@ pub fn measure(bench: &Bench) -> Result<OnRedis> {
     packages::require(packages::OF_EXTERNAL_BENCH)?;
     let rounds = bench.rounds(3);
     let mut runs: [Vec<Figures>; Way::ALL.len()] = Default::default();
-    {
-        let folder = Scratch::new("external")?;
-        let cluster = RedisCluster::start(folder.path())?;
-        let quipu = node(bench, folder.path(), &["--backend", &cluster.url()])?;
-        let data = folder.path().join("alone");
-        let alone = ["--durability", "none", "--data", &data.to_string_lossy()].map(str::to_owned);
-        let alone = node(bench, folder.path(), &alone.each_ref().map(String::as_str))?;
-        let stage = Stage { service: serve_by_hand(cluster.slots()?)?, cluster, quipu, alone };
-        for round in 1..=rounds {
-            for way in Way::ALL {
-                let figures = run(bench, &stage, way, round)?;
-                bench.say(&format!("round {round}: {way:?} {:.0}/s", figures.throughput));
-                runs[way as usize].push(figures);
-            }
+    for round in 1..=rounds {
+        let mut ways = Way::ALL;
+        if round % 2 == 0 {
+            ways.reverse();
+        }
+        for way in ways {
+            // Nobody pays for what another has left in Redis.
+            let folder = Scratch::new("external")?;
+            let figures = run(bench, &Stage::set(bench, folder.path())?, way, round)?;
+            bench.say(&format!("round {round}: {way:?} {:.0}/s", figures.throughput));
+            runs[way as usize].push(figures);
         }
     }
     let [by_hand, by_hand_with_stream, service, quipu, hop] = runs;
@@ -136,6 +133,16 @@ struct Stage {
     quipu: Server,
     /// On its own store.
     alone: Server,
+}
+
+impl Stage {
+    fn set(bench: &Bench, folder: &Path) -> Result<Stage> {
+        let cluster = RedisCluster::start(folder)?;
+        let quipu = node(bench, folder, &["--backend", &cluster.url()])?;
+        let data = folder.join("alone").display().to_string();
+        let alone = node(bench, folder, &["--durability", "none", "--data", &data])?;
+        Ok(Stage { service: serve_by_hand(cluster.slots()?)?, cluster, quipu, alone })
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -349,7 +356,7 @@ impl Findings for OnRedis {
         vec![
             format!(
                 "Medians of {} rounds; ratios within a round; goal {GOAL_RATIO}x. Three masters with a replica each, append-only \
-                 files with `everysec`; all of it, quipu and the clients share this machine.",
+                 files with `everysec`, new and empty for each run; all of it, quipu and the clients share this machine.",
                 self.rounds
             ),
             "Clients are threads with blocking connections: by hand one to each master, with the slots known; to quipu and to the service one. CPU is that of \
