@@ -232,7 +232,8 @@ fn killed_while_it_corrects_it_corrects_nothing_twice() {
     sql(&postgres, "UPDATE counts SET value = value + 1");
     let writers = Writers::start(&server, &postgres, rows);
     let url = postgres.url();
-    for _ in 0..5 {
+    let (mut interrupted, mut ended) = (0, Vec::new());
+    while interrupted < 5 && ended.len() < 5 {
         let mut command = server.client_command(&["reconcile", "--source", &url, "--query", QUERY]);
         let before = corrections(&server);
         let mut child = command.args(["--settle", "100ms", "--apply", "--quiet"]).spawn().unwrap();
@@ -240,9 +241,16 @@ fn killed_while_it_corrects_it_corrects_nothing_twice() {
             std::thread::sleep(Duration::from_millis(1));
         }
         // In the middle of it, unless it was faster.
-        let _ = child.kill();
-        child.wait().unwrap();
+        match child.try_wait().unwrap() {
+            Some(status) => ended.push(status),
+            None => {
+                child.kill().unwrap();
+                child.wait().unwrap();
+                interrupted += 1;
+            }
+        }
     }
+    assert_eq!(interrupted, 5, "the others ended by themselves: {ended:?}");
     assert!(corrections(&server) >= 100, "{} corrections", corrections(&server));
     writers.stop();
     let (code, _, summary) = reconcile(&server, &postgres, &["--apply"]);
